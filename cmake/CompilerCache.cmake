@@ -1,0 +1,10 @@
+# A compiler cache is used where there is one; a launcher given on the command line or in the environment wins.
+find_program(DEMI_COMPILER_CACHE NAMES ccache sccache DOC "Compiler cache")
+mark_as_advanced(DEMI_COMPILER_CACHE)
+if(DEMI_COMPILER_CACHE)
+  foreach(language CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER AND NOT DEFINED ENV{CMAKE_${language}_COMPILER_LAUNCHER})
+      set(CMAKE_${language}_COMPILER_LAUNCHER ${DEMI_COMPILER_CACHE})
+    endif()
+  endforeach()
+endif()
