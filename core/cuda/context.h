@@ -1,0 +1,65 @@
+// Context: what CUDA work needs and nothing else is ambient: one non-blocking stream per thread and device, and the
+// library handles and workspace that belong to it.
+#pragma once
+
+#include <cublasLt.h>
+#include <cudnn.h>
+
+#include "demi/core/cuda/check.h"
+#include "demi/core/cuda/handle.h"
+#include "demi/core/device.h"
+#include "demi/core/tensor.h"
+
+namespace demi::cuda {
+
+using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
+using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+
+class Context {
+ public:
+  static Context& get(Device device);  // this thread's context for the device, made on first use
+
+  cudaStream_t stream() const { return stream_.get(); }
+  cudnnHandle_t cudnn();  // made on first use, bound to stream()
+  cublasLtHandle_t cublaslt();
+  // Scratch memory for one library call, at least `bytes` long, 256-byte aligned; work that follows on stream() may
+  // overwrite it. Grows on demand.
+  void* workspace(size_t bytes);
+  int multiprocessors() const { return multiprocessors_; }
+
+ private:
+  explicit Context(Device device);
+  Device device_;
+  Stream stream_;
+  Handle<cudnnHandle_t, cudnnDestroy> cudnn_;
+  Handle<cublasLtHandle_t, cublasLtDestroy> cublaslt_;
+  Tensor workspace_;
+  int multiprocessors_ = 0;
+};
+
+// What a kernel saw and cannot throw: written to mapped pinned memory by the device, thrown as an Error at the next
+// synchronization or copy to the host, then cleared. The first report wins. While `code` is set optimizers skip.
+struct ErrorWord {
+  enum Code : int { None = 0, LabelOutOfRange = 1, TooManyOverflows = 2 };
+  int code;
+  int detail;     // LabelOutOfRange: the number of classes; TooManyOverflows: consecutive overflows
+  int64_t index;  // LabelOutOfRange: the sample; TooManyOverflows: the attempted step
+  int64_t value;  // LabelOutOfRange: the label
+};
+ErrorWord* error_word(Device device);     // the device's address of the word, for kernels
+void throw_pending_error(Device device);  // host: throws and clears when the word is set (does not synchronize)
+
+#if defined(__CUDACC__)
+// Device side: the first thread to report wins.
+__device__ inline void report_error(ErrorWord* word, ErrorWord::Code code, int detail, int64_t index, int64_t value) {
+  // The code is claimed with -1 first and published last, so the host never reads a half-written report.
+  if (atomicCAS_system(&word->code, ErrorWord::None, -1) != ErrorWord::None) return;
+  word->detail = detail;
+  word->index = index;
+  word->value = value;
+  __threadfence_system();
+  atomicExch_system(&word->code, code);
+}
+#endif
+
+}  // namespace demi::cuda

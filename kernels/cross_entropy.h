@@ -1,0 +1,64 @@
+// Softmax cross-entropy with integer labels and label smoothing s over C classes:
+//   loss_n = (1 - s) (lse_n - x[n, label_n]) + s / C sum_c (lse_n - x[n, c]),   lse_n = log sum_c exp x[n, c]
+// and its gradient  dx[n, c] = g_n (softmax(x)[n, c] - (1 - s) [c = label_n] - s / C).
+#pragma once
+
+#include "demi/kernels/dispatch.h"
+
+namespace demi::kernels {
+
+// loss: FP32 (FP64 for FP64), [] for mean and sum, [N] for none; lse: [N]. dy has the loss's shape.
+// A label outside [0, C) is an error that names sample and label: thrown at once on the CPU, on CUDA reported through
+// the error word (the row then counts as NaN in the loss and 0 in the gradient).
+DEMI_BACKENDS(void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing, Reduction reduction,
+                                 Tensor& loss, Tensor& lse);
+              void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
+                                          const Tensor& lse, double smoothing, Reduction reduction, Tensor& dlogits);
+              void count_correct(const Tensor& logits, const Tensor& labels, Tensor& count);)
+
+struct CrossEntropyResult {
+  Tensor loss, lse;
+};
+
+// logits: [N, C] floating, labels: [N] int64, 0 <= smoothing <= 1. The mean of no samples is an Error.
+inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
+                                        Reduction reduction) {
+  check_same_device("cross_entropy", logits, labels);
+  DEMI_CHECK(logits.rank() == 2 && logits.size(1) > 0 && labels.shape() == Shape{logits.size(0)},
+             "[cross_entropy] takes logits [N, C] and labels [N], not {} and {}", logits.shape(), labels.shape());
+  DEMI_CHECK(labels.dtype() == DType::I64, "[cross_entropy] labels are int64, not {}", labels.dtype());
+  DEMI_CHECK(smoothing >= 0 && smoothing <= 1, "[cross_entropy] label smoothing is between 0 and 1, not {}", smoothing);
+  DEMI_CHECK(logits.size(0) > 0 || reduction != Reduction::Mean,
+             "[cross_entropy] the mean over an empty batch does not exist");
+  const DType wide = logits.dtype() == DType::F64 ? DType::F64 : DType::F32;
+  CrossEntropyResult r;
+  r.loss = Tensor::empty(reduction == Reduction::None ? labels.shape() : Shape{}, wide, logits.device());
+  r.lse = Tensor::empty(labels.shape(), wide, logits.device());
+  if (logits.numel() > 0)
+    DEMI_DISPATCH(logits, cross_entropy, logits, labels, smoothing, reduction, r.loss, r.lse);
+  else
+    r.loss.zero();
+  return r;
+}
+
+// dlogits: logits' shape and dtype, rounded once from FP32.
+inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels, const Tensor& lse,
+                                     double smoothing, Reduction reduction) {
+  check_same_device("cross_entropy_backward", dy, logits);
+  Tensor dlogits = Tensor::empty(logits.shape(), logits.dtype(), logits.device());
+  if (logits.numel() > 0)
+    DEMI_DISPATCH(logits, cross_entropy_backward, dy, logits, labels, lse, smoothing, reduction, dlogits);
+  return dlogits;
+}
+
+// count (int64, one element) += the samples whose largest logit (the first of equals) is the label.
+inline void count_correct(const Tensor& logits, const Tensor& labels, Tensor& count) {
+  check_same_device("count_correct", logits, labels);
+  check_same_device("count_correct", logits, count);
+  DEMI_CHECK(logits.rank() == 2 && labels.shape() == Shape{logits.size(0)} && labels.dtype() == DType::I64 &&
+                 count.numel() == 1 && count.dtype() == DType::I64,
+             "[count_correct] takes logits [N, C], int64 labels [N] and an int64 count");
+  if (logits.numel() > 0) DEMI_DISPATCH(logits, count_correct, logits, labels, count);
+}
+
+}  // namespace demi::kernels
