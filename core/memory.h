@@ -54,4 +54,32 @@ size_t parse_size(const std::string& text);  // "8GiB", "512 MiB", "1000000"; th
 void* allocate(Device device, size_t bytes, Category category);
 void deallocate(Device device, void* block, Category category) noexcept;
 
+// The memory of a captured graph. While a Use lives, what its thread allocates on the device comes from segments of the
+// pool alone, and what it frees is kept from everybody else: blocks of the pool serve the pool again, others wait for
+// its end. So nothing that a later replay writes can meanwhile belong to somebody else. Tensors may outlive the pool:
+// their segments go back with the last of them. One thread at a time uses a pool.
+struct Pool;
+class PrivatePool {
+ public:
+  explicit PrivatePool(Device device);
+  ~PrivatePool();
+  PrivatePool(const PrivatePool&) = delete;
+  PrivatePool& operator=(const PrivatePool&) = delete;
+
+  class Use {
+   public:
+    explicit Use(PrivatePool& pool);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Pool* pool_;
+  };
+
+ private:
+  Device device_;
+  Pool* pool_;
+};
+
 }  // namespace demi::memory
