@@ -42,6 +42,37 @@ constexpr int kPack = static_cast<int>(16 / sizeof(T));
 // Whether 16-byte accesses may be used on this memory.
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+// FP32, FP16 or BF16, as visit_training, with an error of its own for FP64.
+template <typename F>
+decltype(auto) visit_cuda(DType dtype, const char* op, F&& f) {
+  DEMI_CHECK(dtype != DType::F64, "[{}] fp64 exists on the CPU only", op);
+  return visit_training(dtype, op, std::forward<F>(f));
+}
+
+// N elements read as FP32, written rounded once: accesses of up to 16 bytes, so p must be aligned to the smaller of 16
+// bytes and N elements. N is a power of two.
+template <int N, typename T>
+__device__ __forceinline__ void load_floats(const T* p, float (&v)[N]) {
+  constexpr int kStep = N < kPack<T> ? N : kPack<T>;
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    const auto pack = *reinterpret_cast<const Pack<T, kStep>*>(p + i);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) v[i + j] = static_cast<float>(pack.value[j]);
+  }
+}
+template <int N, typename T>
+__device__ __forceinline__ void store_floats(T* p, const float (&v)[N]) {
+  constexpr int kStep = N < kPack<T> ? N : kPack<T>;
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    Pack<T, kStep> pack;
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) pack.value[j] = static_cast<T>(v[i + j]);
+    *reinterpret_cast<Pack<T, kStep>*>(p + i) = pack;
+  }
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xffffffffu, v, lane);
