@@ -106,8 +106,8 @@ const char* size_hint(const Layout& layout, int64_t size) {
 MappedFile open_checked(const Layout& layout, const fs::path& folder, const char* file, int64_t records) {
   const fs::path path = folder / file;
   std::error_code ignored;
-  DEMI_CHECK(fs::exists(path, ignored), "{}: missing; {} needs this file of {} bytes = {}*{}", path.string(),
-             layout.name, records * layout.record(), records, layout.record());
+  DEMI_CHECK(fs::exists(path, ignored), "{}: missing; {} needs it, of {} = {}*{} bytes", path.string(), layout.name,
+             records * layout.record(), records, layout.record());
   MappedFile mapped(path);
   DEMI_CHECK(mapped.size() == records * layout.record(), "{}: {} bytes, expected {} = {}*{} for {}{}", path.string(),
              mapped.size(), records * layout.record(), records, layout.record(), layout.name,
