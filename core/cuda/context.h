@@ -7,17 +7,21 @@
 
 #include "demi/core/cuda/check.h"
 #include "demi/core/cuda/handle.h"
+#include "demi/core/cuda/staging.h"
 #include "demi/core/device.h"
 #include "demi/core/tensor.h"
 
 namespace demi::cuda {
 
 using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
-using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 
 class Context {
  public:
-  static Context& get(Device device);  // this thread's context for the device, made on first use
+  // This thread's context for the device, made on first use. When the thread ends, another may take it over; contexts
+  // are never destroyed, since at the process's exit the runtime may be gone before them.
+  static Context& get(Device device);
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
 
   cudaStream_t stream() const { return stream_.get(); }
   cudnnHandle_t cudnn();  // made on first use, bound to stream()
@@ -25,6 +29,9 @@ class Context {
   // Scratch memory for one library call, at least `bytes` long, 256-byte aligned; work that follows on stream() may
   // overwrite it. Grows on demand.
   void* workspace(size_t bytes);
+  // Sets another workspace and returns the one before: a capture has its own, which stays with the graph.
+  Tensor exchange_workspace(Tensor workspace);
+  Staging& staging() { return staging_; }
   int multiprocessors() const { return multiprocessors_; }
 
  private:
@@ -34,6 +41,7 @@ class Context {
   Handle<cudnnHandle_t, cudnnDestroy> cudnn_;
   Handle<cublasLtHandle_t, cublasLtDestroy> cublaslt_;
   Tensor workspace_;
+  Staging staging_;
   int multiprocessors_ = 0;
 };
 

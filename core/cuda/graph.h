@@ -13,13 +13,13 @@ namespace demi::cuda {
 class Graph {
  public:
   explicit Graph(const std::function<void()>& step, int warmup = 3, Device device = Device::cuda());
-  ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  void replay();
+  void replay();  // on the calling thread's stream; does not wait
 
  private:
   Device device_;
+  memory::PrivatePool pool_;  // ends after what uses it
   Handle<cudaGraph_t, cudaGraphDestroy> graph_;
   Handle<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
 };
