@@ -1,6 +1,7 @@
 // Where a tensor lives: the CPU, or one of the CUDA devices.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -59,9 +60,11 @@ void set_deterministic(bool on);
 }  // namespace demi
 
 template <>
-struct fmt::formatter<demi::Device> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<demi::Device> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <typename Context>
   auto format(demi::Device d, Context& context) const {
-    return fmt::formatter<fmt::string_view>::format(d.str(), context);
+    const std::string text = d.str();
+    return std::copy(text.begin(), text.end(), context.out());
   }
 };

@@ -1,6 +1,7 @@
 // Element types: the enum that tensors carry at run time, the two 16-bit types, and the switch from one to the other.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -197,10 +198,11 @@ decltype(auto) visit_any(DType dtype, const char* op, F&& f) {
 }  // namespace demi
 
 template <>
-struct fmt::formatter<demi::DType> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<demi::DType> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <typename Context>
   auto format(demi::DType d, Context& context) const {
     const std::string_view s = demi::name_of(d);
-    return fmt::formatter<fmt::string_view>::format(fmt::string_view(s.data(), s.size()), context);
+    return std::copy(s.begin(), s.end(), context.out());
   }
 };

@@ -1,6 +1,7 @@
 // The extents of a tensor, at most 8 of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -43,9 +44,11 @@ Shape broadcast(const char* op, const Shape& a, const Shape& b);
 }  // namespace demi
 
 template <>
-struct fmt::formatter<demi::Shape> : fmt::formatter<fmt::string_view> {
+struct fmt::formatter<demi::Shape> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <typename Context>
   auto format(const demi::Shape& s, Context& context) const {
-    return fmt::formatter<fmt::string_view>::format(s.str(), context);
+    const std::string text = s.str();
+    return std::copy(text.begin(), text.end(), context.out());
   }
 };
