@@ -1,0 +1,382 @@
+// Convolution and its gradients without copies of patches (im2col), 2 N P Q K R S C/groups operations each.
+//
+//   fprop  y[n, p, q, k]  = bias[k] + sum_{r,s,c} x[n, p*stride + r*dilation - padding, ..., c] w[k, r, s, c]
+//   dgrad  dx[n, h, w, c] = sum_{r,s,k} dy[n, p, q, k] w[k, r, s, c]  where h = p*stride + r*dilation - padding, ...
+//   wgrad  dw[k, r, s, c] = sum_{n,p,q} dy[n, p, q, k] x[n, p*stride + r*dilation - padding, ..., c]
+//
+// fprop and dgrad are the same thing, a `Gather`: each output pixel of a regular grid sums over taps, input pixels at a
+// fixed distance from its own. For dgrad the pixels h, w with the same remainders by the stride form one grid: they all
+// meet the same filter elements. So each grid is a matrix product [pixels, taps * channels] x [taps * channels,
+// channels] whose left operand is read straight from the input, or from a copy of a few rows of it with the padding
+// filled in and 16-bit elements widened.
+#include "demi/kernels/conv2d.h"
+
+#include "demi/kernels/cpu/gemm.h"
+
+namespace demi::kernels::cpu {
+namespace {
+
+constexpr int64_t kPixelsAtOnce = 256;             // rows of a product that share the blocks of the filter in L1
+constexpr int64_t kBandBytes = int64_t{1} << 20;   // of copied input that a thread works on, about an L2 cache
+constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of copied operands of wgrad, shared by the threads
+constexpr int64_t kPixelsInL1 = 256;               // of wgrad's operands: 32 KiB + 8 KiB
+
+struct Images {  // [count, height, width, channels]
+  int64_t count, height, width, channels;
+  explicit Images(const Shape& s) : count(s[0]), height(s[1]), width(s[2]), channels(s[3]) {}
+};
+
+struct Filters {  // [out, r, s, in]: in and out of one group
+  int64_t out, r, s, in, groups;
+  Filters(const Shape& w, int64_t groups_) : out(w[0] / groups_), r(w[1]), s(w[2]), in(w[3]), groups(groups_) {}
+};
+
+// A rectangle of input pixels, which may stick out of the image (where it is zero): rows [row, row + height) ...
+struct Window {
+  int64_t row, column, height, width;
+  bool inside(const Images& in) const {
+    return row >= 0 && column >= 0 && row + height <= in.height && column + width <= in.width;
+  }
+};
+
+// Row `row` of a window [height, width, channels] of one image, widened.
+template <typename T, typename Acc>
+void copy_window_row(const T* image, const Images& in, const Window& window, int64_t row, Acc* out) {
+  const int64_t c = in.channels, h = window.row + row;
+  const int64_t begin = std::clamp<int64_t>(-window.column, 0, window.width);
+  const int64_t end = std::clamp(in.width - window.column, begin, window.width);
+  if (h < 0 || h >= in.height || begin == end) {
+    std::fill(out, out + window.width * c, Acc{});
+    return;
+  }
+  std::fill(out, out + begin * c, Acc{});
+  widen(image + (h * in.width + window.column + begin) * c, out + begin * c, (end - begin) * c);
+  std::fill(out + end * c, out + window.width * c, Acc{});
+}
+
+// out [pixels, width] = `count` channels of each of the pixels at in, zeros in the others.
+template <typename Acc>
+void split_panel(const Acc* in, int64_t in_step, int64_t pixels, int64_t count, Acc* out, int64_t width) {
+  for (int64_t i = 0; i < pixels; ++i, in += in_step, out += width) {
+    if (count == kPanel<Acc> && count == width)
+      std::memcpy(out, in, kPanel<Acc> * sizeof(Acc));
+    else if (count == kTileRows && count == width)
+      std::memcpy(out, in, kTileRows * sizeof(Acc));
+    else
+      for (int64_t c = 0; c < width; ++c) out[c] = c < count ? in[c] : Acc{};
+  }
+}
+
+// A part of a batch small enough for a cache: whole images, or some rows of a single one.
+struct Band {
+  int64_t image, images, row, rows;
+};
+
+// Cuts `images` of `rows` rows into bands: about `pixels` of `width` pixels a row, and at most about `bytes`.
+std::vector<Band> cut_into_bands(int64_t images, int64_t rows, int64_t width, int64_t row_bytes, int64_t pixels,
+                                 int64_t bytes) {
+  const int64_t most = std::max<int64_t>(1, std::min(ceil_div(pixels, width), bytes / row_bytes));
+  std::vector<Band> bands;
+  if (most >= rows) {
+    const int64_t parts = ceil_div(images, most / rows);
+    for (int64_t i = 0; i < parts; ++i)
+      bands.push_back({images * i / parts, images * (i + 1) / parts - images * i / parts, 0, rows});
+  } else {
+    const int64_t parts = ceil_div(rows, most);
+    for (int64_t n = 0; n < images; ++n)
+      for (int64_t i = 0; i < parts; ++i)
+        bands.push_back({n, 1, rows * i / parts, rows * (i + 1) / parts - rows * i / parts});
+  }
+  return bands;
+}
+
+struct Tap {
+  int64_t row, column;  // distance from input pixel (i * step, j * step)
+  int64_t filter;       // r * S + s
+};
+
+// out(origin + i * spacing) = sum over the taps of in(i * step + tap), i in [0, rows), likewise for columns.
+struct Gather {
+  int64_t rows, columns;
+  std::array<int64_t, 2> origin, spacing;
+  std::vector<Tap> taps;  // ascending, so that neighbours in memory are neighbours here
+};
+
+// How the filter is read as a matrix [tap and input channel, output channel].
+struct FilterLayout {
+  int64_t group, tap, depth, column;  // elements from one to the next
+};
+
+template <typename T>
+void gather_convolution(const T* in_data, const Images& in, const std::vector<Gather>& gathers,
+                        std::array<int64_t, 2> step, const T* filter, const FilterLayout& layout, int64_t groups,
+                        const Accumulator<T>* bias, T* out_data, const Images& out) {
+  using Acc = Accumulator<T>;
+  const int64_t depth = in.channels / groups, columns = out.channels / groups;
+
+  // The window that a band needs: all taps of all grids.
+  Tap low{0, 0, 0}, high{0, 0, 0};
+  bool any = false;
+  int64_t rows = 0, width = 0, total_taps = 0;
+  for (const Gather& g : gathers) {
+    rows = std::max(rows, g.rows), width = std::max(width, g.columns);
+    total_taps += static_cast<int64_t>(g.taps.size());
+    for (const Tap& t : g.taps) {
+      low = any ? Tap{std::min(low.row, t.row), std::min(low.column, t.column), 0} : t;
+      high = any ? Tap{std::max(high.row, t.row), std::max(high.column, t.column), 0} : t;
+      any = true;
+    }
+  }
+  const auto window_of = [&](int64_t row, int64_t count) {
+    return Window{row * step[0] + low.row, low.column, (count - 1) * step[0] + high.row - low.row + 1,
+                  (width - 1) * step[1] + high.column - low.column + 1};
+  };
+  const bool in_place = std::is_same_v<T, Acc> && window_of(0, rows).inside(in);
+  const int64_t pitch = in_place ? in.width : window_of(0, 1).width;
+
+  // The filter as packed matrices, [grid][group].
+  const int64_t packed_columns = Packed<Acc>::size(1, columns);
+  const Workspace<Acc> packed(total_taps * depth * groups * packed_columns);
+  std::vector<Acc*> packed_of;
+  std::vector<Blocks<Acc>> blocks;
+  Acc* next = packed.data();
+  for (const Gather& g : gathers) {
+    const int64_t taps = static_cast<int64_t>(g.taps.size());
+    packed_of.push_back(next);
+    next += taps * depth * groups * packed_columns;
+    parallel_for(groups * taps, ceil_div(1 << 13, depth * columns), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t group = i / taps, tap = i % taps;
+        pack(filter + group * layout.group + g.taps[static_cast<size_t>(tap)].filter * layout.tap, layout.depth,
+             layout.column, depth, columns, 0, ceil_div(columns, kPanel<Acc>), tap * depth, taps * depth,
+             packed_of.back() + group * taps * depth * packed_columns);
+      }
+    });
+    std::vector<std::pair<int64_t, int64_t>> stretches;
+    for (const Tap& t : g.taps) {
+      const int64_t offset = ((t.row - low.row) * pitch + t.column - low.column) * in.channels;
+      if (!stretches.empty() && stretches.back().first + stretches.back().second == offset)
+        stretches.back().second += depth;
+      else
+        stretches.emplace_back(offset, depth);
+    }
+    blocks.emplace_back(stretches);
+  }
+
+  const int64_t row_bytes = window_of(0, 1).width * step[0] * in.channels * static_cast<int64_t>(sizeof(Acc));
+  const std::vector<Band> bands = cut_into_bands(in.count, rows, width, row_bytes, kPixelsAtOnce, kBandBytes);
+  const int64_t panels = ceil_div(columns, kPanel<Acc>), band_count = static_cast<int64_t>(bands.size());
+  const int64_t parts = std::min(panels, std::max<int64_t>(1, num_threads() / band_count));
+  int64_t copy_size = 0;
+  if (!in_place)
+    for (const Band& b : bands) {
+      const Window w = window_of(b.row, b.rows);
+      copy_size = std::max(copy_size, b.images * w.height * w.width * in.channels);
+    }
+
+  parallel_for(band_count * parts, 1, [&](int64_t begin, int64_t end) {
+    const Workspace<Acc> copy(copy_size);
+    RowPointers<Acc, T> pointers;
+    std::vector<Acc> sums;
+    for (int64_t item = begin; item < end; ++item) {
+      const Band& band = bands[static_cast<size_t>(item / parts)];
+      const int64_t part = item % parts;
+      const Window window = window_of(band.row, band.rows);
+      const int64_t row_size = pitch * in.channels;
+      const int64_t image_size = (in_place ? in.height : window.height) * row_size;
+      const Acc* source = copy.data();
+      if constexpr (std::is_same_v<T, Acc>)
+        if (in_place) source = in_data + band.image * image_size + window.row * row_size + window.column * in.channels;
+      if (!in_place)
+        for (int64_t n = 0; n < band.images; ++n)
+          for (int64_t row = 0; row < window.height; ++row)
+            copy_window_row(in_data + (band.image + n) * in.height * in.width * in.channels, in, window, row,
+                            copy.data() + n * image_size + row * row_size);
+
+      for (size_t grid = 0; grid < gathers.size(); ++grid) {
+        const Gather& g = gathers[grid];
+        const int64_t grid_rows = std::min(band.rows, g.rows - band.row);
+        for (int64_t group = 0; group < groups; ++group) {
+          pointers.clear();
+          for (int64_t n = 0; n < band.images; ++n)
+            for (int64_t i = 0; i < grid_rows; ++i) {
+              const Acc* from = source + n * image_size + i * step[0] * row_size + group * depth;
+              const int64_t row = g.origin[0] + (band.row + i) * g.spacing[0];
+              T* to = out_data + (((band.image + n) * out.height + row) * out.width + g.origin[1]) * out.channels +
+                      group * columns;
+              for (int64_t j = 0; j < g.columns; ++j)
+                pointers.add(from + j * step[1] * in.channels, to + j * g.spacing[1] * out.channels);
+            }
+          const Packed<Acc> matrix{packed_of[grid] + group * blocks[grid].depth() * packed_columns,
+                                   blocks[grid].depth(), columns};
+          multiply(pointers, blocks[grid], matrix, bias == nullptr ? nullptr : bias + group * columns,
+                   panels * part / parts, panels * (part + 1) / parts, sums);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, Tensor& y) {
+  visit_floating(x.dtype(), "conv2d", [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Images in(x.shape()), out(y.shape());
+    const Filters f(w.shape(), options.groups);
+    Gather g{out.height, out.width, {0, 0}, {1, 1}, {}};
+    for (int64_t r = 0; r < f.r; ++r)
+      for (int64_t s = 0; s < f.s; ++s)
+        g.taps.push_back(
+            {r * options.dilation[0] - options.padding[0], s * options.dilation[1] - options.padding[1], r * f.s + s});
+    const int64_t filter_size = f.r * f.s * f.in;
+    gather_convolution(x.data<T>(), in, {g}, options.stride, w.data<T>(),
+                       FilterLayout{f.out * filter_size, f.in, 1, filter_size}, f.groups,
+                       bias.defined() ? bias.data<Accumulator<T>>() : nullptr, y.mutable_data<T>(), out);
+  });
+}
+
+void conv2d_dgrad(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, Tensor& dx) {
+  visit_floating(dy.dtype(), "conv2d_dgrad", [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Images in(dy.shape()), out(dx.shape());
+    const Filters f(w.shape(), options.groups);
+    const auto [stride_h, stride_w] = options.stride;
+    std::vector<Gather> grids;  // one for each pair of remainders of (h, w) by the stride
+    for (int64_t h = 0; h < std::min(stride_h, out.height); ++h)
+      for (int64_t v = 0; v < std::min(stride_w, out.width); ++v) {
+        Gather g{ceil_div(out.height - h, stride_h), ceil_div(out.width - v, stride_w), {h, v}, options.stride, {}};
+        for (int64_t r = f.r - 1; r >= 0; --r)
+          for (int64_t s = f.s - 1; s >= 0; --s) {
+            const int64_t row = h + options.padding[0] - r * options.dilation[0];
+            const int64_t column = v + options.padding[1] - s * options.dilation[1];
+            if (row % stride_h == 0 && column % stride_w == 0)
+              g.taps.push_back({row / stride_h, column / stride_w, r * f.s + s});
+          }
+        grids.push_back(g);
+      }
+    const int64_t filter_size = f.r * f.s * f.in;
+    gather_convolution(dy.data<T>(), in, grids, {1, 1}, w.data<T>(),
+                       FilterLayout{f.out * filter_size, f.in, filter_size, 1}, f.groups,
+                       static_cast<const Accumulator<T>*>(nullptr), dx.mutable_data<T>(), out);
+  });
+}
+
+// dw as products of [filters, pixels] x [pixels, channels], one for each tap: the sum runs over pixels, in order,
+// whatever the number of threads. A chunk of the batch is widened and packed, dy into panels of kTileRows filters and x
+// into panels of kPanel channels with the padding filled in; then the threads share out taps and panels of dw.
+void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& options, Tensor& dw) {
+  visit_floating(dy.dtype(), "conv2d_wgrad", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Acc = Accumulator<T>;
+    const Images in(x.shape()), out(dy.shape());
+    const Filters f(dw.shape(), options.groups);
+    const int64_t groups = f.groups, width = std::min(f.in, kPanel<Acc>);
+    const int64_t in_panels = ceil_div(f.in, kPanel<Acc>), out_panels = ceil_div(f.out, kTileRows);
+    const auto window_of = [&](int64_t row, int64_t rows) {
+      return Window{row * options.stride[0] - options.padding[0], -options.padding[1],
+                    (rows - 1) * options.stride[0] + (f.r - 1) * options.dilation[0] + 1,
+                    (out.width - 1) * options.stride[1] + (f.s - 1) * options.dilation[1] + 1};
+    };
+    const int64_t pitch = window_of(0, 1).width;
+
+    // The columns of dw [K, R S C/groups] that a tile takes: some channels of a tap, or, if there are few channels, of
+    // the taps of one filter row, which are neighbours in x as well.
+    struct Columns {
+      int64_t tap_row, tap_column, in_panel, lane, count, at;
+    };
+    std::vector<Columns> tiles;
+    const bool merge = in_panels == 1 && options.dilation[1] == 1;
+    for (int64_t r = 0; r < f.r; ++r)
+      for (int64_t s = 0; s < (merge ? 1 : f.s); ++s) {
+        const int64_t channels = merge ? f.s * f.in : f.in;
+        for (int64_t c = 0; c < channels; c += kPanel<Acc>)
+          tiles.push_back({r, s, merge ? 0 : c / kPanel<Acc>, merge ? c : 0, std::min(kPanel<Acc>, channels - c),
+                           (r * f.s + s) * f.in + c});
+      }
+
+    const int64_t x_row_size = pitch * in_panels * width * groups;
+    const int64_t dy_row_size = out.width * out_panels * kTileRows * groups;
+    const int64_t row_bytes = (x_row_size * options.stride[0] + dy_row_size) * static_cast<int64_t>(sizeof(Acc));
+    const std::vector<Band> chunks =
+        cut_into_bands(out.count, out.height, out.width, row_bytes, out.count * out.height * out.width, kChunkBytes);
+    int64_t x_rows = 0, dy_rows = 0;
+    for (const Band& b : chunks) {
+      x_rows = std::max(x_rows, b.images * window_of(b.row, b.rows).height);
+      dy_rows = std::max(dy_rows, b.images * b.rows);
+    }
+    // Tiles load whole vectors: behind the last pixel there must be something to load.
+    const Workspace<Acc> packed_x(x_rows * x_row_size + kPanel<Acc>), packed_dy(dy_rows * dy_row_size);
+    std::fill_n(packed_x.data() + x_rows * x_row_size, kPanel<Acc>, Acc{});
+    const bool direct = std::is_same_v<T, Acc>;
+    const Workspace<Acc> wide_dw(direct ? 0 : dw.numel());
+    Acc* sums = wide_dw.data();
+    if constexpr (std::is_same_v<T, Acc>) sums = dw.mutable_data<T>();
+
+    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      const Band& band = chunks[chunk];
+      const Window window = window_of(band.row, band.rows);
+      const int64_t band_x_rows = band.images * window.height, band_dy_rows = band.images * band.rows;
+      const int64_t x_panel_size = band_x_rows * pitch * width, dy_panel_size = band_dy_rows * out.width * kTileRows;
+
+      parallel_for(band_x_rows + band_dy_rows, 8, [&](int64_t begin, int64_t end) {
+        std::vector<Acc> wide(static_cast<size_t>(std::max(pitch * in.channels, out.width * out.channels)));
+        for (int64_t i = begin; i < std::min(end, band_x_rows); ++i) {
+          copy_window_row(x.data<T>() + (band.image + i / window.height) * in.height * in.width * in.channels, in,
+                          window, i % window.height, wide.data());
+          for (int64_t group = 0; group < groups; ++group)
+            for (int64_t p = 0; p < in_panels; ++p)
+              split_panel(wide.data() + group * f.in + p * width, in.channels, pitch, std::min(width, f.in - p * width),
+                          packed_x.data() + (group * in_panels + p) * x_panel_size + i * pitch * width, width);
+        }
+        for (int64_t i = std::max(begin, band_x_rows) - band_x_rows; i < end - band_x_rows; ++i) {
+          const int64_t row = (band.image + i / band.rows) * out.height + band.row + i % band.rows;
+          widen(dy.data<T>() + row * out.width * out.channels, wide.data(), out.width * out.channels);
+          for (int64_t group = 0; group < groups; ++group)
+            for (int64_t p = 0; p < out_panels; ++p)
+              split_panel(wide.data() + group * f.out + p * kTileRows, out.channels, out.width,
+                          std::min<int64_t>(kTileRows, f.out - p * kTileRows),
+                          packed_dy.data() + (group * out_panels + p) * dy_panel_size + i * out.width * kTileRows,
+                          kTileRows);
+        }
+      });
+
+      std::vector<Run> runs;  // one for each row of output pixels
+      for (int64_t n = 0; n < band.images; ++n)
+        for (int64_t p = 0; p < band.rows; ++p)
+          runs.push_back({(n * band.rows + p) * out.width, (n * window.height + p * options.stride[0]) * pitch * width,
+                          out.width});
+      const int64_t run_count = static_cast<int64_t>(runs.size()), tile_count = static_cast<int64_t>(tiles.size());
+      const int64_t runs_at_once = std::max<int64_t>(1, kPixelsInL1 / out.width);
+      const int64_t parts = std::clamp<int64_t>(4 * num_threads() / (tile_count * groups), 1, out_panels);
+      parallel_for(groups * tile_count * parts, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t part = item % parts, group = item / parts / tile_count;
+          const Columns& tile = tiles[static_cast<size_t>(item / parts % tile_count)];
+          const Acc* const b =
+              packed_x.data() + (group * in_panels + tile.in_panel) * x_panel_size +
+              (tile.tap_row * options.dilation[0] * pitch + tile.tap_column * options.dilation[1]) * width + tile.lane;
+          const auto multiply =
+              tile.count > kLanes<Acc> ? multiply_tile<2, kTileRows, Acc> : multiply_tile<1, kTileRows, Acc>;
+          for (int64_t first = 0; first < run_count; first += runs_at_once)
+            for (int64_t p = out_panels * part / parts; p < out_panels * (part + 1) / parts; ++p) {
+              const Acc* const a = packed_dy.data() + (group * out_panels + p) * dy_panel_size;
+              const Acc* rows[kTileRows];
+              for (int i = 0; i < kTileRows; ++i) rows[i] = a + i;
+              Acc sum[kTileRows * kPanel<Acc>];
+              multiply(rows, &runs[static_cast<size_t>(first)], std::min(runs_at_once, run_count - first), b,
+                       options.stride[1] * width, sum, kPanel<Acc>, false);
+              for (int64_t i = 0; i < std::min<int64_t>(kTileRows, f.out - p * kTileRows); ++i) {
+                Acc* const to = sums + (group * f.out + p * kTileRows + i) * f.r * f.s * f.in + tile.at;
+                for (int64_t j = 0; j < tile.count; ++j)
+                  to[j] = (chunk > 0 || first > 0 ? to[j] : Acc{}) + sum[i * kPanel<Acc> + j];
+              }
+            }
+        }
+      });
+    }
+    if constexpr (!std::is_same_v<T, Acc>) narrow(sums, dw.mutable_data<T>(), dw.numel());
+  });
+}
+
+}  // namespace demi::kernels::cpu

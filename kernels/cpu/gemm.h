@@ -1,0 +1,235 @@
+// The engine under cpu::gemm and the convolutions: C [m, n] = A [m, depth] B [depth, n] + bias [n], in FP32 or FP64.
+//
+// 2 m n depth operations, which take any notice of memory only if operands are fetched over and over. So B is packed
+// once into panels of two vectors' width; a block of a panel (kBlockDepth rows, half of an L1 cache) is multiplied with
+// all rows of A at hand; and a tile of kTileRows x 2 vectors of C stays in registers while the sum runs. A is not
+// packed: each of its rows is a pointer, and the sum walks over `Run`s, stretches that lie at the same offsets in every
+// row. A matrix is one run; a convolution's pixel is one run a filter row, so it needs no copy of its patches (im2col).
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <Eigen/Core>
+
+#include "demi/core/parallel.h"
+#include "demi/core/tensor.h"
+
+namespace demi::kernels::cpu {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64, kTileRows = 8;  // 16 sums, 2 vectors of B: of 32 registers
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32, kTileRows = 4;  // 8 sums, 2 vectors of B, 1 of A: of 16 registers
+#else
+constexpr int kVectorBytes = 16, kTileRows = 4;
+#endif
+constexpr int64_t kBlockDepth = 256;
+
+template <typename Acc>
+struct VectorOf {
+  typedef Acc type __attribute__((vector_size(kVectorBytes)));
+};
+template <typename Acc>
+constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(Acc));
+template <typename Acc>
+constexpr int64_t kPanel = 2 * kLanes<Acc>;  // columns of C that one tile covers
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Uninitialized scratch memory, counted as workspace.
+template <typename Acc>
+class Workspace {
+ public:
+  explicit Workspace(int64_t count) {
+    const memory::Scope scope(memory::Category::Workspace);
+    tensor_ = Tensor::empty(Shape{count}, dtype_of<Acc>);
+    data_ = tensor_.mutable_data<Acc>();
+  }
+  Acc* data() const { return data_; }
+
+ private:
+  Tensor tensor_;
+  Acc* data_;
+};
+
+// out = in, exactly: 16-bit elements become FP32.
+template <typename T, typename Acc>
+void widen(const T* in, Acc* out, int64_t n) {
+  if constexpr (std::is_same_v<T, Acc>)
+    std::memcpy(out, in, static_cast<size_t>(n) * sizeof(T));
+  else if constexpr (std::is_same_v<T, Half>)  // Eigen has the vector instructions for it, where the CPU has them
+    Eigen::Map<Eigen::ArrayXf>(out, n) =
+        Eigen::Map<const Eigen::Array<Eigen::half, Eigen::Dynamic, 1>>(reinterpret_cast<const Eigen::half*>(in), n)
+            .template cast<float>();
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = in[i];
+}
+
+// out = in, rounded to nearest even.
+template <typename T, typename Acc>
+void narrow(const Acc* in, T* out, int64_t n) {
+  if constexpr (std::is_same_v<T, Acc>)
+    std::memcpy(out, in, static_cast<size_t>(n) * sizeof(T));
+  else if constexpr (std::is_same_v<T, Half>)
+    Eigen::Map<Eigen::Array<Eigen::half, Eigen::Dynamic, 1>>(reinterpret_cast<Eigen::half*>(out), n) =
+        Eigen::Map<const Eigen::ArrayXf>(in, n).template cast<Eigen::half>();
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(in[i]);
+}
+
+// `length` steps of the sum: A's elements from `a` on (times kStep) in each row, B's rows from element `b` on.
+struct Run {
+  int64_t a, b, length;
+};
+
+// c [kTileRows, kVectors vectors] = (add ? c : 0) + sum over the runs' steps of rows[.][step] * b[step][.].
+template <int kVectors, int kStep, typename Acc>
+void multiply_tile(const Acc* const* rows, const Run* runs, int64_t run_count, const Acc* b, int64_t b_step, Acc* c,
+                   int64_t c_step, bool add) {
+  using Vector = typename VectorOf<Acc>::type;
+  constexpr int64_t lanes = kLanes<Acc>;
+  const Acc* row[kTileRows];
+  Vector sum[kTileRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i) {
+    row[i] = rows[i];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[i][v] = Vector{};
+      if (add) std::memcpy(&sum[i][v], c + i * c_step + v * lanes, sizeof(Vector));
+    }
+  }
+  for (int64_t r = 0; r < run_count; ++r) {
+    const Acc* at = b + runs[r].b;
+    const int64_t begin = runs[r].a * kStep, end = begin + runs[r].length * kStep;
+    for (int64_t a = begin; a != end; a += kStep, at += b_step) {
+      Vector vector[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) std::memcpy(&vector[v], at + v * lanes, sizeof(Vector));
+#pragma GCC unroll 16
+      for (int i = 0; i < kTileRows; ++i)
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) sum[i][v] += row[i][a] * vector[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) std::memcpy(c + i * c_step + v * lanes, &sum[i][v], sizeof(Vector));
+}
+
+// B packed for multiply(): panel after panel, each [depth, kPanel]; a last one of up to one vector is [depth, kLanes].
+template <typename Acc>
+struct Packed {
+  const Acc* data;
+  int64_t depth, columns;
+
+  static int64_t size(int64_t depth, int64_t columns) { return depth * ceil_div(columns, kLanes<Acc>) * kLanes<Acc>; }
+  int64_t panels() const { return ceil_div(columns, kPanel<Acc>); }
+};
+
+// Packs `depth` rows of B, element (d, j) at source[d * depth_step + j * column_step], as rows [first, first + depth)
+// of the panels [panel_begin, panel_end) of `out`, a packed matrix of total_depth rows.
+template <typename T, typename Acc>
+void pack(const T* source, int64_t depth_step, int64_t column_step, int64_t depth, int64_t columns, int64_t panel_begin,
+          int64_t panel_end, int64_t first, int64_t total_depth, Acc* out) {
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const int64_t column = panel * kPanel<Acc>, count = std::min(columns - column, kPanel<Acc>);
+    const int64_t width = count > kLanes<Acc> ? kPanel<Acc> : kLanes<Acc>;
+    Acc* to = out + column * total_depth + first * width;
+    const T* from = source + column * column_step;
+    if (column_step == 1) {
+      for (int64_t d = 0; d < depth; ++d) {
+        widen(from + d * depth_step, to + d * width, count);
+        std::fill(to + d * width + count, to + (d + 1) * width, Acc{});
+      }
+      continue;
+    }
+    for (int64_t d0 = 0; d0 < depth; d0 += 16) {  // 16 rows at a time: whole cache lines of both sides
+      const int64_t d1 = std::min(depth, d0 + 16);
+      for (int64_t j = 0; j < width; ++j)
+        for (int64_t d = d0; d < d1; ++d)
+          to[d * width + j] = j < count ? static_cast<Acc>(from[d * depth_step + j * column_step]) : Acc{};
+    }
+  }
+}
+
+// The runs of a whole sum, cut into blocks of about kBlockDepth steps.
+template <typename Acc>
+class Blocks {
+ public:
+  // Stretches (offset, length) of A's rows, in the order of B's rows.
+  explicit Blocks(const std::vector<std::pair<int64_t, int64_t>>& stretches) {
+    for (const auto& [offset, length] : stretches) depth_ += length;
+    const int64_t count = std::max<int64_t>(1, ceil_div(depth_, kBlockDepth)), size = ceil_div(depth_, count);
+    int64_t done = 0;
+    ends_.push_back(0);
+    for (auto [offset, length] : stretches) {
+      while (length > 0) {
+        const int64_t step = std::min(length, size - done % size);
+        runs_.push_back({offset, done, step});  // b in rows; the panel's width is applied by multiply()
+        offset += step, length -= step, done += step;
+        if (done % size == 0) ends_.push_back(static_cast<int64_t>(runs_.size()));
+      }
+    }
+    if (ends_.back() != static_cast<int64_t>(runs_.size()) || ends_.size() == 1)
+      ends_.push_back(static_cast<int64_t>(runs_.size()));
+  }
+  int64_t depth() const { return depth_; }
+  const std::vector<Run>& runs() const { return runs_; }
+  const std::vector<int64_t>& ends() const { return ends_; }  // block i is the runs [ends[i], ends[i + 1])
+
+ private:
+  int64_t depth_ = 0;
+  std::vector<Run> runs_;
+  std::vector<int64_t> ends_;
+};
+
+// Rows of A and of C: the caller keeps `rows` and `out` filled up to a multiple of kTileRows.
+template <typename Acc, typename Out>
+struct RowPointers {
+  std::vector<const Acc*> a;
+  std::vector<Out*> c;
+  void clear() { a.clear(), c.clear(); }
+  void add(const Acc* from, Out* to) { a.push_back(from), c.push_back(to); }
+};
+
+// The panels [panel_begin, panel_end) of C = A B + bias for the given rows; bias may be null. `sums` holds as many rows
+// of kPanel elements as there are rows, rounded up to kTileRows.
+template <typename Acc, typename Out>
+void multiply(RowPointers<Acc, Out>& rows, const Blocks<Acc>& blocks, const Packed<Acc>& b, const Acc* bias,
+              int64_t panel_begin, int64_t panel_end, std::vector<Acc>& sums) {
+  const int64_t m = static_cast<int64_t>(rows.c.size());
+  if (m == 0) return;
+  while (rows.a.size() % kTileRows != 0) rows.a.push_back(rows.a.back());  // computed, never stored
+  sums.resize(rows.a.size() * static_cast<size_t>(kPanel<Acc>));
+  std::vector<Run> runs = blocks.runs();
+  int64_t runs_width = 1;
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const int64_t column = panel * kPanel<Acc>, count = std::min(b.columns - column, kPanel<Acc>);
+    const int64_t width = count > kLanes<Acc> ? kPanel<Acc> : kLanes<Acc>;
+    if (width != runs_width)
+      for (Run& run : runs) run.b = run.b / runs_width * width;
+    runs_width = width;
+    const Acc* const data = b.data + column * b.depth;
+    for (size_t block = 0; block + 1 < blocks.ends().size(); ++block) {
+      const int64_t first = blocks.ends()[block], run_count = blocks.ends()[block + 1] - first;
+      for (int64_t i = 0; i < m; i += kTileRows) {
+        const auto tile = width == kPanel<Acc> ? multiply_tile<2, 1, Acc> : multiply_tile<1, 1, Acc>;
+        tile(&rows.a[static_cast<size_t>(i)], runs.data() + first, run_count, data, width,
+             &sums[static_cast<size_t>(i * width)], width, block > 0);
+      }
+    }
+    for (int64_t i = 0; i < m; ++i) {
+      Acc* const sum = &sums[static_cast<size_t>(i * width)];
+      if (bias != nullptr)
+        for (int64_t j = 0; j < count; ++j) sum[j] += bias[column + j];
+      narrow(sum, rows.c[static_cast<size_t>(i)] + column, count);
+    }
+  }
+}
+
+}  // namespace demi::kernels::cpu
