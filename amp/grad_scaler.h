@@ -1,0 +1,76 @@
+// GradScaler: dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the interface and
+// the behaviour of PyTorch's.
+//
+// FP16 holds nothing below 2^-24, and gradients are often smaller. The loss, and with it every gradient, is multiplied
+// by a scale S before backward; the optimizer divides by S in FP32. S should be as large as it can be without a
+// gradient becoming infinite, and that changes during training. So: when a step finds an infinite or NaN gradient it is
+// skipped and S is halved; after `growth_interval` steps in a row without one S is doubled.
+//
+//   backward(scaler.scale(loss));     // gradients are S times the true ones
+//   scaler.unscale(optimizer);        // only to look at or clip them; else step() divides on the fly
+//   scaler.step(optimizer);           // or skips it
+//   scaler.update();                  // S for the next step
+//
+// Scale, growth tracker and the overflow flags live in device memory: none of these calls waits for the device.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "demi/autograd/variable.h"
+#include "demi/optim/optimizer.h"
+
+namespace demi::amp {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2.0;   // above 1
+  double backoff_factor = 0.5;  // between 0 and 1
+  int growth_interval = 2000;
+  bool enabled = true;
+  // So many overflows in a row are an Error: no scale helps when the loss itself is NaN. 0 never gives up.
+  int max_consecutive_overflows = 100;
+};
+
+class GradScaler {
+ public:
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  // loss * S, in FP32 whatever the loss is in: a scale of 65536 does not fit into FP16.
+  Variable scale(const Variable& loss);
+  // Divides the optimizer's gradients by S, in FP32 storage, and records whether all were finite. Once per update().
+  void unscale(optim::Optimizer& optimizer);
+  // The optimizer's step, unless a gradient was not finite. Once per update().
+  optim::StepOutcome step(optim::Optimizer& optimizer);
+  // Adjusts S by what was found in any optimizer since the last update.
+  void update();
+  // Sets S; what was found and the growth tracker stay as they are.
+  void update(double new_scale);
+
+  bool enabled() const { return options_.enabled; }
+  double get_scale() const;    // 1 when disabled; waits for the device
+  int growth_tracker() const;  // steps without overflow since the last change; waits for the device
+  const Tensor& scale_tensor() const { return scale_; }  // undefined before the first scale()
+
+  // scale, growth_factor, backoff_factor, growth_interval, growth_tracker; empty when disabled. Take it after update().
+  std::map<std::string, double> state_dict() const;
+  void load_state_dict(const std::map<std::string, double>& state);
+
+ private:
+  enum class Stage : uint8_t { Ready, Unscaled, Stepped };
+  struct PerOptimizer {
+    Stage stage = Stage::Ready;
+    Tensor found_inf;  // int32 flag; undefined before gradients were looked at
+  };
+  void check_started(const char* call) const;
+  void start(Device device);
+
+  GradScalerOptions options_;
+  double host_scale_;  // what scale_ starts from, until the first scale() knows the device
+  int host_tracker_ = 0;
+  Tensor scale_, tracker_, overflows_;
+  std::map<optim::Optimizer*, PerOptimizer> per_optimizer_;
+};
+
+}  // namespace demi::amp
