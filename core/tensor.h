@@ -54,6 +54,7 @@ class Tensor {
 
   // Views: they share the elements. One extent of `shape` may be -1: it is inferred.
   Tensor reshape(const std::vector<int64_t>& shape) const;
+  Tensor reshape(std::initializer_list<int64_t> shape) const { return reshape(std::vector<int64_t>(shape)); }
   Tensor reshape(const Shape& shape) const;
   Tensor flatten() const { return reshape(Shape{numel()}); }
   Tensor narrow(int64_t start, int64_t length) const;  // rows [start, start + length) of the first axis
