@@ -152,15 +152,19 @@ std::map<std::string, Tensor> Optimizer::state() {
   return all;
 }
 
-void Optimizer::load_state(const std::map<std::string, Tensor>& saved) {
-  auto mine = state();
-  for (auto& [name, tensor] : mine) {  // all is checked before anything is written
+void Optimizer::check_state(const std::map<std::string, Tensor>& saved) {
+  for (const auto& [name, tensor] : state()) {
     const auto it = saved.find(name);
     DEMI_CHECK(it != saved.end(), "[optimizer] the saved state has no '{}': it is of another optimizer", name);
     DEMI_CHECK(it->second.shape() == tensor.shape() && it->second.dtype() == tensor.dtype(),
                "[optimizer] saved '{}' is {} {}, here {} {}", name, it->second.dtype(), it->second.shape(),
                tensor.dtype(), tensor.shape());
   }
+}
+
+void Optimizer::load_state(const std::map<std::string, Tensor>& saved) {
+  check_state(saved);  // all is checked before anything is written
+  auto mine = state();
   for (auto& [name, tensor] : mine) tensor.copy_from(saved.at(name));
   // Slices with equal counters may share a run again.
   for (auto& b : blocks_) {

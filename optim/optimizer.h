@@ -66,7 +66,8 @@ class Optimizer {
 
   // Everything a resumed run needs, by name: moments, counters, learning rate, schedule position.
   std::map<std::string, Tensor> state();
-  void load_state(const std::map<std::string, Tensor>& state);  // throws Error on a missing name or another shape
+  void load_state(const std::map<std::string, Tensor>& state);
+  void check_state(const std::map<std::string, Tensor>& state);  // throws Error on a missing name or another shape
 
   // For schedules: the device's learning rate, how far it has come, and whether the last step was skipped.
   Tensor& lr_tensor() { return lr_; }

@@ -1,0 +1,82 @@
+#include "demi/nn/checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "demi/kernels/random.h"
+#include "demi/nn/safetensors.h"
+
+namespace demi::nn {
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kFormat = "demi-checkpoint-1";
+
+Safetensors read(const std::filesystem::path& path) {
+  Safetensors file = read_safetensors(path);
+  const auto format = file.metadata.find("format");
+  DEMI_CHECK(format != file.metadata.end() && format->second == kFormat,
+             "{}: weights or something else, not a checkpoint of a training", path.string());
+  return file;
+}
+
+// The tensors under a prefix, the prefix taken off.
+std::map<std::string, Tensor> part(const Safetensors& file, const std::string& prefix) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, t] : file.tensors)
+    if (name.starts_with(prefix)) tensors[name.substr(prefix.size())] = t;
+  return tensors;
+}
+
+Notes notes_of(const Safetensors& file) { return Json::parse(file.metadata.at("notes")).get<Notes>(); }
+
+}  // namespace
+
+void save_checkpoint(const std::filesystem::path& path, const Training& training, const Notes& notes) {
+  Safetensors file;
+  for (const auto& [name, t] : training.model.state()) file.tensors["model." + name] = t;
+  for (const auto& [name, t] : training.optimizer.state()) file.tensors["optimizer." + name] = t.to(Device::cpu());
+  const RandomState& random = random_state(training.optimizer.device());
+  file.tensors["random.step"] = random.step.to(Device::cpu());
+  file.metadata = {{"format", kFormat},
+                   {"notes", Json(notes).dump()},
+                   {"scaler", Json(training.scaler.state_dict()).dump()},
+                   {"random", Json{{"seed", random.seed}, {"call", random.call}}.dump()}};
+  write_safetensors(path, file);
+}
+
+Notes load_checkpoint(const std::filesystem::path& path, const Training& training) {
+  const Safetensors file = read(path);
+  try {
+    const auto scaler = Json::parse(file.metadata.at("scaler")).get<std::map<std::string, double>>();
+    DEMI_CHECK(scaler.empty() != training.scaler.enabled(),
+               "{}: saved {} a loss scaler, resumed {} one: use the same precision", path.string(),
+               scaler.empty() ? "without" : "with", training.scaler.enabled() ? "with" : "without");
+    const Json random = Json::parse(file.metadata.at("random"));
+    const auto seed = random.at("seed").get<uint64_t>(), call = random.at("call").get<uint64_t>();
+    training.optimizer.check_state(part(file, "optimizer."));  // before the model is touched
+    training.model.load_state(part(file, "model."));
+    training.optimizer.load_state(part(file, "optimizer."));
+    if (training.scaler.enabled()) training.scaler.load_state_dict(scaler);
+    RandomState& state = random_state(training.optimizer.device());
+    state.seed = seed;
+    state.call = call;
+    state.step.copy_from(file.tensors.at("random.step"));
+    return notes_of(file);
+  } catch (const Json::exception& e) {
+    fail("{}: the checkpoint's metadata are damaged ({})", path.string(), e.what());
+  } catch (const std::out_of_range&) {
+    fail("{}: the checkpoint's metadata are incomplete", path.string());
+  } catch (const Error& e) {
+    fail("{}: {}", path.string(), e.what());
+  }
+}
+
+Notes read_notes(const std::filesystem::path& path) {
+  try {
+    return notes_of(read(path));
+  } catch (const Json::exception& e) {
+    fail("{}: the checkpoint's metadata are damaged ({})", path.string(), e.what());
+  }
+}
+
+}  // namespace demi::nn
