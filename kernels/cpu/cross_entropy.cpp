@@ -1,0 +1,106 @@
+// Softmax cross-entropy, one sample a row. Labels are checked before anything is written.
+#include "demi/kernels/cross_entropy.h"
+
+#include <cmath>
+
+#include "demi/kernels/cpu/elementwise.h"
+
+namespace demi::kernels::cpu {
+namespace {
+
+const int64_t* checked_labels(const char* op, const Tensor& labels, int64_t classes) {
+  const int64_t* label = labels.data<int64_t>();
+  for (int64_t n = 0; n < labels.numel(); ++n)
+    DEMI_CHECK(label[n] >= 0 && label[n] < classes,
+               "[{}] label {} of sample {} is out of range: the classes are 0 to {}", op, label[n], n, classes - 1);
+  return label;
+}
+
+}  // namespace
+
+void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing, Reduction reduction, Tensor& loss,
+                   Tensor& lse) {
+  visit_floating(logits.dtype(), "cross_entropy", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = Accumulator<T>;
+    const int64_t samples = logits.size(0), classes = logits.size(1);
+    const int64_t* label = checked_labels("cross_entropy", labels, classes);
+    const T* in = logits.data<T>();
+    A* log_sum_exp = lse.mutable_data<A>();
+    std::vector<double> losses(static_cast<size_t>(samples));
+    parallel_for(samples, std::max<int64_t>(1, kGrain / 8 / classes), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const T* x = in + n * classes;
+        A m = static_cast<A>(x[0]);
+        for (int64_t c = 1; c < classes; ++c) m = static_cast<A>(x[c]) > m ? static_cast<A>(x[c]) : m;
+        double sum = 0;
+        for (int64_t c = 0; c < classes; ++c) sum += static_cast<double>(std::exp(static_cast<A>(x[c]) - m));
+        const double log_sum = std::log(sum), largest = static_cast<double>(m);
+        const auto distance = [&](int64_t c) { return log_sum + (largest - static_cast<double>(x[c])); };  // lse - x[c]
+        double value = (1 - smoothing) * distance(label[n]);
+        if (smoothing > 0) {  // else a class ruled out by -infinity would give 0 * infinity
+          double all = 0;
+          for (int64_t c = 0; c < classes; ++c) all += distance(c);
+          value += smoothing / static_cast<double>(classes) * all;
+        }
+        losses[static_cast<size_t>(n)] = value;
+        log_sum_exp[n] = static_cast<A>(largest + log_sum);
+      }
+    });
+    A* out = loss.mutable_data<A>();
+    if (reduction == Reduction::None) {
+      for (size_t n = 0; n < losses.size(); ++n) out[n] = static_cast<A>(losses[n]);
+      return;
+    }
+    double total = 0;
+    for (double value : losses) total += value;
+    *out = static_cast<A>(reduction == Reduction::Mean ? total / static_cast<double>(samples) : total);
+  });
+}
+
+void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels, const Tensor& lse,
+                            double smoothing, Reduction reduction, Tensor& dlogits) {
+  visit_floating(logits.dtype(), "cross_entropy_backward", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = Accumulator<T>;
+    const int64_t samples = logits.size(0), classes = logits.size(1);
+    const int64_t* label = checked_labels("cross_entropy_backward", labels, classes);
+    const T* in = logits.data<T>();
+    const A *grad = dy.data<A>(), *log_sum_exp = lse.data<A>();
+    T* out = dlogits.mutable_data<T>();
+    const A spread = static_cast<A>(smoothing / static_cast<double>(classes)), target = static_cast<A>(1 - smoothing);
+    const A count = reduction == Reduction::Mean ? static_cast<A>(samples) : A(1);
+    parallel_for(samples, std::max<int64_t>(1, kGrain / 8 / classes), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const A g = (reduction == Reduction::None ? grad[n] : *grad) / count;
+        const T* x = in + n * classes;
+        for (int64_t c = 0; c < classes; ++c) {
+          const A p = std::exp(static_cast<A>(x[c]) - log_sum_exp[n]);
+          out[n * classes + c] = T(g * (p - (c == label[n] ? target : A(0)) - spread));
+        }
+      }
+    });
+  });
+}
+
+void count_correct(const Tensor& logits, const Tensor& labels, Tensor& count) {
+  visit_floating(logits.dtype(), "count_correct", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = Accumulator<T>;
+    const int64_t classes = logits.size(1);
+    const T* x = logits.data<T>();
+    const int64_t* label = labels.data<int64_t>();
+    int64_t correct = 0;
+    for (int64_t n = 0; n < labels.numel(); ++n, x += classes) {
+      int64_t best = 0;
+      for (int64_t c = 1; c < classes; ++c) {
+        const A v = static_cast<A>(x[c]), b = static_cast<A>(x[best]);
+        if (b == b && !(v <= b)) best = c;  // larger, or the first NaN
+      }
+      correct += best == label[n];
+    }
+    *count.mutable_data<int64_t>() += correct;
+  });
+}
+
+}  // namespace demi::kernels::cpu
