@@ -10,7 +10,7 @@
 namespace demi::examples {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 340, kLeft = 66, kRight = 16, kTop = 64, kBottom = 48;
+constexpr double kWidth = 560, kHeight = 340, kLeft = 74, kRight = 16, kTop = 48, kBottom = 48, kKeyRow = 16;
 
 constexpr const char* kStyle = R"(<style>
 .demi-chart{--ink:#1f2430;--soft:#667085;--grid:#e4e7ec;--ground:#ffffff;--c0:#2563eb;--c1:#d9480f;--c2:#0f8a7e;--c3:#8b3fd1;background:var(--ground);font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -68,6 +68,26 @@ std::string tick_text(double v, double step, bool log2) {
   return fmt::format("{:.{}f}", v, std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 9));
 }
 
+// Where each entry of the legend starts: in rows under the title.
+struct Key {
+  double x, y;
+};
+
+std::vector<Key> place_keys(const std::vector<Series>& series) {
+  std::vector<Key> keys;
+  double x = kLeft, y = kTop - 5;
+  for (const Series& s : series) {
+    const double width = 46 + 6.6 * static_cast<double>(s.name.size());
+    if (x > kLeft && x + width > kWidth) {
+      x = kLeft;
+      y += kKeyRow;
+    }
+    keys.push_back({x, y});
+    x += width;
+  }
+  return keys;
+}
+
 }  // namespace
 
 std::string escape_html(const std::string& text) {
@@ -103,9 +123,11 @@ std::string to_svg(const Chart& chart) {
   const Axis x =
       make_axis(xs, 10, true, xs.empty() ? 0 : xs.low, xs.empty() || xs.low == xs.high ? xs.low + 1 : xs.high);
   const Axis y = make_axis(ys, 6, chart.log2_y, chart.y_low, chart.y_high);
-  const double width = kWidth - kLeft - kRight, height = kHeight - kTop - kBottom;
+  const std::vector<Key> keys = place_keys(chart.series);
+  const double top = (keys.empty() ? kTop : keys.back().y) + 21;
+  const double width = kWidth - kLeft - kRight, height = kHeight - top - kBottom;
   const auto px = [&](double v) { return kLeft + width * x.range.at(v); };
-  const auto py = [&](double v) { return kTop + height * (1 - y.range.at(v)); };
+  const auto py = [&](double v) { return top + height * (1 - y.range.at(v)); };
 
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"demi-chart\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
@@ -122,20 +144,20 @@ std::string to_svg(const Chart& chart) {
     out += fmt::format(
         "<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
-        px(v), px(v), kTop + height, kTop + height + 4, px(v), kTop + height + 18, tick_text(v, x.step, false));
+        px(v), px(v), top + height, top + height + 4, px(v), top + height + 18, tick_text(v, x.step, false));
   out += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", kLeft,
-                     kWidth - kRight, kTop + height, kTop + height);
+                     kWidth - kRight, top + height, top + height);
   out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", kLeft + width / 2,
                      kHeight - 10, escape_html(chart.x_label));
   out += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                     kTop + height / 2, escape_html(chart.y_label));
+                     top + height / 2, escape_html(chart.y_label));
 
-  double key = kLeft;  // the legend, one row under the title
-  for (const Series& s : chart.series) {
-    out += fmt::format("<line class=\"line s{}{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"43\" y2=\"43\"/>", s.colour % 4,
-                       s.dashed ? " dashed" : "", key, key + 22);
-    out += fmt::format("<text class=\"key\" x=\"{:.1f}\" y=\"47\">{}</text>\n", key + 28, escape_html(s.name));
-    key += 46 + 6.6 * static_cast<double>(s.name.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Series& s = chart.series[i];
+    out += fmt::format("<line class=\"line s{}{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.0f}\" y2=\"{:.0f}\"/>",
+                       s.colour % 4, s.dashed ? " dashed" : "", keys[i].x, keys[i].x + 22, keys[i].y, keys[i].y);
+    out += fmt::format("<text class=\"key\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>\n", keys[i].x + 28, keys[i].y + 4,
+                       escape_html(s.name));
   }
 
   std::string hits;
@@ -148,7 +170,7 @@ std::string to_svg(const Chart& chart) {
         pen_down = false;
         continue;
       }
-      const double cx = px(s.x[i]), cy = std::clamp(py(v), kTop, kTop + height);
+      const double cx = px(s.x[i]), cy = std::clamp(py(v), top, top + height);
       path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', cx, cy);
       const bool alone = !pen_down && (i + 1 == s.y.size() || !std::isfinite(scaled(s.y[i + 1])));
       if (alone)

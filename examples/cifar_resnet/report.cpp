@@ -90,6 +90,12 @@ struct Summary {
 std::string ratio(double a, double b) { return b > 0 && a > 0 ? fmt::format("{:.2f}x", a / b) : "-"; }
 std::string percent(double fraction) { return std::isnan(fraction) ? "-" : fmt::format("{:.2f} %", 100 * fraction); }
 
+// "1.91x less", or from the other side "1.10x more".
+std::string times(double a, double b, const char* over, const char* under) {
+  if (!(a > 0 && b > 0)) return "-";
+  return a >= b ? fmt::format("{:.2f}x {}", a / b, over) : fmt::format("{:.2f}x {}", b / a, under);
+}
+
 using Table = std::vector<std::vector<std::string>>;  // rows of cells, the first one the heading
 
 Table compare(const std::vector<Run>& runs) {
@@ -105,9 +111,9 @@ Table compare(const std::vector<Run>& runs) {
   }
   for (size_t i = 1; i < runs.size(); ++i) {
     t[0].push_back(fmt::format("{} against {}", runs[i].name, runs[0].name));
-    t[1].push_back(ratio(s[0].seconds, s[i].seconds) + " faster");
+    t[1].push_back(times(s[0].seconds, s[i].seconds, "faster", "slower"));
     t[2].push_back(ratio(s[i].images_per_second, s[0].images_per_second));
-    t[3].push_back(ratio(s[0].peak_bytes, s[i].peak_bytes) + " less");
+    t[3].push_back(times(s[0].peak_bytes, s[i].peak_bytes, "less", "more"));
     t[4].push_back(std::isnan(s[i].accuracy - s[0].accuracy)
                        ? "-"
                        : fmt::format("{:+.2f} points", 100 * (s[i].accuracy - s[0].accuracy)));
@@ -189,6 +195,12 @@ std::vector<NamedChart> make_charts(const std::vector<Run>& runs) {
   return charts;
 }
 
+#if defined(__clang__)
+constexpr const char* kCompiler = "Clang " __clang_version__;
+#else
+constexpr const char* kCompiler = "GCC " __VERSION__;
+#endif
+
 constexpr const char* kPageStyle = R"(<style>
 :root{color-scheme:light dark;--ink:#1f2430;--soft:#667085;--rule:#e4e7ec;--page:#f6f7f9;--card:#ffffff}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#98a2b3;--rule:#2b313c;--page:#0e1116;--card:#151920}}
@@ -240,7 +252,7 @@ Facts machine_facts(Device device) {
                                           format_bytes(static_cast<int64_t>(info.memory_bytes))));
   }
   facts.emplace_back("processor", fmt::format("{}, {} threads", processor_name(), num_threads()));
-  facts.emplace_back("built with", fmt::format("{}, {}", v.built_with, "GCC or Clang " __VERSION__));
+  facts.emplace_back("built with", fmt::format("{}, {}", v.built_with, kCompiler));
   const std::pair<const char*, const std::string*> parts[] = {
       {"CUDA driver", &v.driver}, {"CUDA runtime", &v.runtime}, {"cuDNN", &v.cudnn}, {"cuBLAS", &v.cublas}};
   for (const auto& [name, version] : parts)
