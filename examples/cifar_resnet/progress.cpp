@@ -14,6 +14,7 @@ namespace demi::examples {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kBar = 20;
 
 bool can_redraw(std::FILE* out) {
   const char* term = std::getenv("TERM");
@@ -30,9 +31,8 @@ double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::ste
 }
 
 std::string bar(double fraction) {
-  constexpr size_t width = 20;
-  const auto done = static_cast<size_t>(std::clamp(fraction, 0.0, 1.0) * width);
-  return std::string(done, '#') + std::string(width - done, '.');
+  const auto done = static_cast<size_t>(std::clamp(fraction, 0.0, 1.0) * kBar);
+  return std::string(done, '#') + std::string(kBar - done, '.');
 }
 
 }  // namespace
@@ -86,12 +86,14 @@ void Progress::step(int64_t batches_done, int64_t images_done) {
   const double in_epoch = static_cast<double>(batches_done) / static_cast<double>(std::max<int64_t>(batches_, 1));
   const double done = static_cast<double>(epoch_ - 1 - done_before_) + in_epoch;
   const double left = seconds_between(start_, now) * (static_cast<double>(epochs_ - done_before_) - done) / done;
-  std::string text = fmt::format("epoch {}/{} [{}] {:.0f} images/s", epoch_, epochs_, bar(in_epoch),
+  const std::string head = fmt::format("epoch {}/{}", epoch_, epochs_);
+  std::string text = fmt::format("  {} left  {:.0f} images/s", format_duration(left),
                                  static_cast<double>(images_done) / seconds_between(epoch_start_, now));
   if (!std::isnan(loss_)) text += fmt::format("  loss {:.4f}", loss_);
   if (!std::isnan(accuracy_)) text += fmt::format("  test {:.2f} %", 100 * accuracy_);
   if (scale_ != 1) text += fmt::format("  scale {:g}", scale_);
-  draw(text + "  left " + format_duration(left));
+  const bool room = terminal_ && head.size() + text.size() + kBar + 3 < columns(out_);
+  draw(room ? fmt::format("{} [{}]{}", head, bar(in_epoch), text) : head + text);
 }
 
 void Progress::end_epoch(const EpochMetrics& m) {
