@@ -1,6 +1,7 @@
 // fill: x[i] = value. Writes every byte once: the value's bit pattern, whatever the dtype, 16 bytes at a time.
 #include "demi/kernels/fill.h"
 
+#include "demi/kernels/cpu/convert.h"
 #include "demi/kernels/cuda/device.cuh"
 
 namespace demi::kernels::cuda {
@@ -36,9 +37,9 @@ void fill(Tensor& x, double value) {
     case DType::F32:
       return fill_bits(x, static_cast<float>(value));
     case DType::F16:
-      return fill_bits(x, Half(static_cast<float>(value)).bits);
+      return fill_bits(x, cpu::narrow_once<Half>(value).bits);
     case DType::BF16:
-      return fill_bits(x, BFloat16(static_cast<float>(value)).bits);
+      return fill_bits(x, cpu::narrow_once<BFloat16>(value).bits);
     case DType::I32:
       return fill_bits(x, static_cast<int32_t>(value));
     case DType::I64:
