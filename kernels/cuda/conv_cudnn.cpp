@@ -3,6 +3,15 @@
 // heuristics list engines for it, and the best one stays in a cache of this thread.
 #include "demi/kernels/cuda/conv_cudnn.h"
 
+// The headers bring a normalization that NVRTC compiles. Nothing here uses it, so NVRTC need not be linked for it.
+#include <nvrtc.h>
+#define nvrtcCreateProgram(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcDestroyProgram(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcCompileProgram(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcGetProgramLogSize(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcGetProgramLog(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcGetCUBINSize(...) NVRTC_ERROR_INTERNAL_ERROR
+#define nvrtcGetCUBIN(...) NVRTC_ERROR_INTERNAL_ERROR
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
