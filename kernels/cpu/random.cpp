@@ -31,7 +31,7 @@ void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t st
     using A = Accumulator<T>;
     const A from = static_cast<A>(low), width = static_cast<A>(high - low);
     fill_blocks<T>(x, seed, stream, [=](const Philox& random, A* v) {
-      for (int i = 0; i < 4; ++i) v[i] = from + width * static_cast<A>(random.uniform(i));
+      for (int i = 0; i < 4; ++i) v[i] = std::fma(width, static_cast<A>(random.uniform(i)), from);
     });
   });
 }
