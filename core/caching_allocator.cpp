@@ -256,7 +256,7 @@ void CachingAllocator::reset_peak() {
 void CachingAllocator::set_limit(size_t bytes) {
   const std::lock_guard lock(mutex_);
   statistics_.limit = bytes;
-  if (bytes > 0 && statistics_.reserved > bytes) release_free_segments(*common_);
+  if (bytes > 0 && statistics_.reserved > bytes && !source_->capturing()) release_free_segments(*common_);
 }
 
 void CachingAllocator::release_cached() {
