@@ -53,8 +53,8 @@ std::string message_of(const ErrorWord& word) {
                          word.index, word.detail - 1);
     case ErrorWord::TooManyOverflows:
       return fmt::format(
-          "[loss_scale] {} steps in a row overflowed, the last was attempted step {}: gradients stay infinite or NaN "
-          "at any scale",
+          "[grad_scaler] {} steps in a row overflowed (step {}): the loss or a gradient is not finite whatever the "
+          "scale; look for a NaN in data or weights, or lower the learning rate",
           word.detail, word.index);
     default:
       return fmt::format("a kernel reported the unknown error {}", word.code);
