@@ -24,7 +24,6 @@ struct Divider {
     while ((uint64_t{1} << shift) < divisor) ++shift;
     magic = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);
   }
-#if defined(__CUDACC__)
   __device__ __forceinline__ int64_t operator()(int64_t n) const {
     if (narrow) {
       const auto small = static_cast<uint32_t>(n);
@@ -32,7 +31,6 @@ struct Divider {
     }
     return static_cast<int64_t>(static_cast<uint64_t>(n) / divisor);
   }
-#endif
 };
 
 // Where the operands are for each output element; axis 0 is the innermost.
@@ -87,7 +85,6 @@ struct StridedIndex {
     return packed;
   }
 
-#if defined(__CUDACC__)
   // Offsets of item i, in elements.
   __device__ __forceinline__ void locate(int64_t i, int64_t (&offset)[K]) const {
 #pragma unroll
@@ -101,7 +98,6 @@ struct StridedIndex {
 #pragma unroll
     for (int k = 0; k < K; ++k) offset[k] += i * stride[k][rank - 1];
   }
-#endif
 
  private:
   void set_dividers(int64_t count) {
