@@ -48,8 +48,8 @@ void* address(const Tensor& t) { return t.defined() ? const_cast<void*>(t.raw())
 
 // Writes the op's result, which is one of x, w and y. False when cuDNN has no engine for the problem.
 bool through_cudnn(ConvOp op, Tensor x, Tensor w, Tensor y, const Tensor& bias, const Conv2dOptions& options) {
-  if (x.numel() > kMostElements || w.numel() > kMostElements || y.numel() > kMostElements) return false;
   const ConvProblem problem = problem_of(op, x.shape(), w.shape(), y.shape(), options, x.dtype(), x.device());
+  if (std::max({problem.x.numel(), problem.w.numel(), problem.y.numel()}) > kMostElements) return false;
   if (conv_cudnn_refuses(problem)) return false;
   const memory::Scope scope(memory::Category::Workspace);
   Tensor& result = op == ConvOp::Dgrad ? x : op == ConvOp::Wgrad ? w : y;
@@ -69,10 +69,11 @@ void check_dtype(ConvOp op, const Tensor& t) {
   DEMI_CHECK(t.dtype() != DType::F64, "[{}] fp64 exists on the CPU only: cast to fp32 or move to the CPU", name_of(op));
 }
 
-// Calls f(first sample, count) for parts of a batch that keep both tensors under kMostElements.
+// Calls f(first sample, count) for parts of a batch that keep both tensors, padded, under kMostElements.
 template <typename F>
 void for_parts(const Tensor& a, const Tensor& b, const F& f) {
-  const int64_t samples = a.size(0), largest = std::max(a.numel(), b.numel()) / samples;
+  const auto padded = [](const Tensor& t) { return with_channels(t.shape(), is_16bit(t.dtype()), false).numel(); };
+  const int64_t samples = a.size(0), largest = std::max(padded(a), padded(b)) / samples;
   const int64_t part = std::clamp<int64_t>(kMostElements / largest, 1, samples);
   for (int64_t first = 0; first < samples; first += part) f(first, std::min(part, samples - first));
 }
