@@ -57,14 +57,18 @@ void copy_window_row(const T* image, const Images& in, const Window& window, int
 // out [pixels, width] = `count` channels of each of the pixels at in, zeros in the others.
 template <typename Acc>
 void split_panel(const Acc* in, int64_t in_step, int64_t pixels, int64_t count, Acc* out, int64_t width) {
-  for (int64_t i = 0; i < pixels; ++i, in += in_step, out += width) {
-    if (count == kPanel<Acc> && count == width)
-      std::memcpy(out, in, kPanel<Acc> * sizeof(Acc));
-    else if (count == kTileRows && count == width)
-      std::memcpy(out, in, kTileRows * sizeof(Acc));
-    else
-      for (int64_t c = 0; c < width; ++c) out[c] = c < count ? in[c] : Acc{};
-  }
+  const auto copy = [&](int64_t n) {
+    for (int64_t i = 0; i < pixels; ++i) {
+      std::memcpy(out + i * width, in + i * in_step, static_cast<size_t>(n) * sizeof(Acc));
+      for (int64_t c = n; c < width; ++c) out[i * width + c] = Acc{};
+    }
+  };
+  if (count == kPanel<Acc>)  // lengths that the compiler knows
+    copy(kPanel<Acc>);
+  else if (count == kTileRows)
+    copy(kTileRows);
+  else
+    copy(count);
 }
 
 // A part of a batch small enough for a cache: whole images, or some rows of a single one.
@@ -138,7 +142,7 @@ void gather_convolution(const T* in_data, const Images& in, const std::vector<Ga
   const int64_t packed_columns = Packed<Acc>::size(1, columns);
   const Workspace<Acc> packed(total_taps * depth * groups * packed_columns);
   std::vector<Acc*> packed_of;
-  std::vector<Blocks<Acc>> blocks;
+  std::vector<Blocks> blocks;
   Acc* next = packed.data();
   for (const Gather& g : gathers) {
     const int64_t taps = static_cast<int64_t>(g.taps.size());
@@ -160,7 +164,7 @@ void gather_convolution(const T* in_data, const Images& in, const std::vector<Ga
       else
         stretches.emplace_back(offset, depth);
     }
-    blocks.emplace_back(stretches);
+    blocks.push_back(cut_into_blocks(stretches));
   }
 
   const int64_t row_bytes = window_of(0, 1).width * step[0] * in.channels * static_cast<int64_t>(sizeof(Acc));
@@ -204,11 +208,10 @@ void gather_convolution(const T* in_data, const Images& in, const std::vector<Ga
               const int64_t row = g.origin[0] + (band.row + i) * g.spacing[0];
               T* to = out_data + (((band.image + n) * out.height + row) * out.width + g.origin[1]) * out.channels +
                       group * columns;
-              for (int64_t j = 0; j < g.columns; ++j)
-                pointers.add(from + j * step[1] * in.channels, to + j * g.spacing[1] * out.channels);
+              pointers.add(from, step[1] * in.channels, to, g.spacing[1] * out.channels, g.columns);
             }
-          const Packed<Acc> matrix{packed_of[grid] + group * blocks[grid].depth() * packed_columns,
-                                   blocks[grid].depth(), columns};
+          const int64_t total = depth_of(blocks[grid]);
+          const Packed<Acc> matrix{packed_of[grid] + group * total * packed_columns, total, columns};
           multiply(pointers, blocks[grid], matrix, bias == nullptr ? nullptr : bias + group * columns,
                    panels * part / parts, panels * (part + 1) / parts, sums);
         }
@@ -274,9 +277,11 @@ void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& option
     const int64_t groups = f.groups, width = std::min(f.in, kPanel<Acc>);
     const int64_t in_panels = ceil_div(f.in, kPanel<Acc>), out_panels = ceil_div(f.out, kTileRows);
     const auto window_of = [&](int64_t row, int64_t rows) {
-      return Window{row * options.stride[0] - options.padding[0], -options.padding[1],
-                    (rows - 1) * options.stride[0] + (f.r - 1) * options.dilation[0] + 1,
-                    (out.width - 1) * options.stride[1] + (f.s - 1) * options.dilation[1] + 1};
+      return Window{
+          row * options.stride[0] - options.padding[0], -options.padding[1],
+          (rows - 1) * options.stride[0] + (f.r - 1) * options.dilation[0] + 1,
+          ceil_div((out.width - 1) * options.stride[1] + (f.s - 1) * options.dilation[1] + 1, options.stride[1]) *
+              options.stride[1]};  // whole steps a row
     };
     const int64_t pitch = window_of(0, 1).width;
 
@@ -322,8 +327,12 @@ void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& option
       parallel_for(band_x_rows + band_dy_rows, 8, [&](int64_t begin, int64_t end) {
         std::vector<Acc> wide(static_cast<size_t>(std::max(pitch * in.channels, out.width * out.channels)));
         for (int64_t i = begin; i < std::min(end, band_x_rows); ++i) {
-          copy_window_row(x.data<T>() + (band.image + i / window.height) * in.height * in.width * in.channels, in,
-                          window, i % window.height, wide.data());
+          const T* const image = x.data<T>() + (band.image + i / window.height) * in.height * in.width * in.channels;
+          if (width == in.channels) {  // one panel: packed as it is
+            copy_window_row(image, in, window, i % window.height, packed_x.data() + i * pitch * width);
+            continue;
+          }
+          copy_window_row(image, in, window, i % window.height, wide.data());
           for (int64_t group = 0; group < groups; ++group)
             for (int64_t p = 0; p < in_panels; ++p)
               split_panel(wide.data() + group * f.in + p * width, in.channels, pitch, std::min(width, f.in - p * width),
@@ -331,10 +340,14 @@ void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& option
         }
         for (int64_t i = std::max(begin, band_x_rows) - band_x_rows; i < end - band_x_rows; ++i) {
           const int64_t row = (band.image + i / band.rows) * out.height + band.row + i % band.rows;
-          widen(dy.data<T>() + row * out.width * out.channels, wide.data(), out.width * out.channels);
+          const Acc* source = wide.data();
+          if constexpr (std::is_same_v<T, Acc>)
+            source = dy.data<T>() + row * out.width * out.channels;
+          else
+            widen(dy.data<T>() + row * out.width * out.channels, wide.data(), out.width * out.channels);
           for (int64_t group = 0; group < groups; ++group)
             for (int64_t p = 0; p < out_panels; ++p)
-              split_panel(wide.data() + group * f.out + p * kTileRows, out.channels, out.width,
+              split_panel(source + group * f.out + p * kTileRows, out.channels, out.width,
                           std::min<int64_t>(kTileRows, f.out - p * kTileRows),
                           packed_dy.data() + (group * out_panels + p) * dy_panel_size + i * out.width * kTileRows,
                           kTileRows);
@@ -344,8 +357,8 @@ void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& option
       std::vector<Run> runs;  // one for each row of output pixels
       for (int64_t n = 0; n < band.images; ++n)
         for (int64_t p = 0; p < band.rows; ++p)
-          runs.push_back({(n * band.rows + p) * out.width, (n * window.height + p * options.stride[0]) * pitch * width,
-                          out.width});
+          runs.push_back({(n * band.rows + p) * out.width,
+                          (n * window.height + p * options.stride[0]) * pitch / options.stride[1], out.width});
       const int64_t run_count = static_cast<int64_t>(runs.size()), tile_count = static_cast<int64_t>(tiles.size());
       const int64_t runs_at_once = std::max<int64_t>(1, kPixelsInL1 / out.width);
       const int64_t parts = std::clamp<int64_t>(4 * num_threads() / (tile_count * groups), 1, out_panels);

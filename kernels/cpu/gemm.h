@@ -12,8 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include <Eigen/Core>
-
 #include "demi/core/parallel.h"
 #include "demi/core/tensor.h"
 
@@ -57,35 +55,36 @@ class Workspace {
 
 // out = in, exactly: 16-bit elements become FP32.
 template <typename T, typename Acc>
-void widen(const T* in, Acc* out, int64_t n) {
-  if constexpr (std::is_same_v<T, Acc>)
-    std::memcpy(out, in, static_cast<size_t>(n) * sizeof(T));
-  else if constexpr (std::is_same_v<T, Half>)  // Eigen has the vector instructions for it, where the CPU has them
-    Eigen::Map<Eigen::ArrayXf>(out, n) =
-        Eigen::Map<const Eigen::Array<Eigen::half, Eigen::Dynamic, 1>>(reinterpret_cast<const Eigen::half*>(in), n)
-            .template cast<float>();
-  else
-    for (int64_t i = 0; i < n; ++i) out[i] = in[i];
+inline void widen(const T* in, Acc* out, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half>)  // compilers vectorize the loop below for all types but this one
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
+#endif
+  for (; i < n; ++i) out[i] = static_cast<Acc>(in[i]);
 }
 
 // out = in, rounded to nearest even.
 template <typename T, typename Acc>
-void narrow(const Acc* in, T* out, int64_t n) {
-  if constexpr (std::is_same_v<T, Acc>)
-    std::memcpy(out, in, static_cast<size_t>(n) * sizeof(T));
-  else if constexpr (std::is_same_v<T, Half>)
-    Eigen::Map<Eigen::Array<Eigen::half, Eigen::Dynamic, 1>>(reinterpret_cast<Eigen::half*>(out), n) =
-        Eigen::Map<const Eigen::ArrayXf>(in, n).template cast<Eigen::half>();
-  else
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(in[i]);
+inline void narrow(const Acc* in, T* out, int64_t n) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half>)
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < n; ++i) out[i] = static_cast<T>(in[i]);
 }
 
-// `length` steps of the sum: A's elements from `a` on (times kStep) in each row, B's rows from element `b` on.
+// `length` steps of the sum: from step `a` on in each row of A, from row `b` on in B.
 struct Run {
   int64_t a, b, length;
 };
 
-// c [kTileRows, kVectors vectors] = (add ? c : 0) + sum over the runs' steps of rows[.][step] * b[step][.].
+// c [kTileRows, kVectors vectors] = (add ? c : 0) + sum over the runs' steps of rows[.][step * kStep] * b[step *
+// b_step].
 template <int kVectors, int kStep, typename Acc>
 void multiply_tile(const Acc* const* rows, const Run* runs, int64_t run_count, const Acc* b, int64_t b_step, Acc* c,
                    int64_t c_step, bool add) {
@@ -103,7 +102,7 @@ void multiply_tile(const Acc* const* rows, const Run* runs, int64_t run_count, c
     }
   }
   for (int64_t r = 0; r < run_count; ++r) {
-    const Acc* at = b + runs[r].b;
+    const Acc* at = b + runs[r].b * b_step;
     const int64_t begin = runs[r].a * kStep, end = begin + runs[r].length * kStep;
     for (int64_t a = begin; a != end; a += kStep, at += b_step) {
       Vector vector[kVectors];
@@ -157,36 +156,35 @@ void pack(const T* source, int64_t depth_step, int64_t column_step, int64_t dept
   }
 }
 
-// The runs of a whole sum, cut into blocks of about kBlockDepth steps.
-template <typename Acc>
-class Blocks {
- public:
-  // Stretches (offset, length) of A's rows, in the order of B's rows.
-  explicit Blocks(const std::vector<std::pair<int64_t, int64_t>>& stretches) {
-    for (const auto& [offset, length] : stretches) depth_ += length;
-    const int64_t count = std::max<int64_t>(1, ceil_div(depth_, kBlockDepth)), size = ceil_div(depth_, count);
-    int64_t done = 0;
-    ends_.push_back(0);
-    for (auto [offset, length] : stretches) {
-      while (length > 0) {
-        const int64_t step = std::min(length, size - done % size);
-        runs_.push_back({offset, done, step});  // b in rows; the panel's width is applied by multiply()
-        offset += step, length -= step, done += step;
-        if (done % size == 0) ends_.push_back(static_cast<int64_t>(runs_.size()));
-      }
-    }
-    if (ends_.back() != static_cast<int64_t>(runs_.size()) || ends_.size() == 1)
-      ends_.push_back(static_cast<int64_t>(runs_.size()));
-  }
-  int64_t depth() const { return depth_; }
-  const std::vector<Run>& runs() const { return runs_; }
-  const std::vector<int64_t>& ends() const { return ends_; }  // block i is the runs [ends[i], ends[i + 1])
-
- private:
-  int64_t depth_ = 0;
-  std::vector<Run> runs_;
-  std::vector<int64_t> ends_;
+// A part of the sum, and of B's rows, that fits a block of a panel.
+struct Block {
+  std::vector<Run> runs;
+  int64_t depth = 0;
 };
+using Blocks = std::vector<Block>;
+
+inline int64_t depth_of(const Blocks& blocks) {
+  int64_t depth = 0;
+  for (const Block& block : blocks) depth += block.depth;
+  return depth;
+}
+
+// Cuts a sum over stretches of A's rows, (offset, length) in the order of B's rows, into blocks of about equal depth.
+inline Blocks cut_into_blocks(const std::vector<std::pair<int64_t, int64_t>>& stretches) {
+  int64_t depth = 0;
+  for (const auto& stretch : stretches) depth += stretch.second;
+  const int64_t count = std::max<int64_t>(1, ceil_div(depth, kBlockDepth)), size = ceil_div(depth, count);
+  Blocks blocks(1);
+  for (auto [offset, length] : stretches)
+    while (length > 0) {
+      if (blocks.back().depth == size) blocks.emplace_back();
+      Block& block = blocks.back();
+      const int64_t steps = std::min(length, size - block.depth);
+      block.runs.push_back({offset, block.depth, steps});
+      block.depth += steps, offset += steps, length -= steps;
+    }
+  return blocks;
+}
 
 // Rows of A and of C: the caller keeps `rows` and `out` filled up to a multiple of kTileRows.
 template <typename Acc, typename Out>
@@ -194,41 +192,57 @@ struct RowPointers {
   std::vector<const Acc*> a;
   std::vector<Out*> c;
   void clear() { a.clear(), c.clear(); }
-  void add(const Acc* from, Out* to) { a.push_back(from), c.push_back(to); }
+  // `count` more rows, a_step and c_step elements apart.
+  void add(const Acc* from, int64_t a_step, Out* to, int64_t c_step, int64_t count) {
+    const size_t old = c.size();
+    a.resize(old + static_cast<size_t>(count)), c.resize(old + static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      a[old + static_cast<size_t>(i)] = from + i * a_step;
+      c[old + static_cast<size_t>(i)] = to + i * c_step;
+    }
+  }
 };
 
-// The panels [panel_begin, panel_end) of C = A B + bias for the given rows; bias may be null. `sums` holds as many rows
-// of kPanel elements as there are rows, rounded up to kTileRows.
+// c = sum + bias, rounded. Full panels have their own loop, of a length that the compiler knows.
 template <typename Acc, typename Out>
-void multiply(RowPointers<Acc, Out>& rows, const Blocks<Acc>& blocks, const Packed<Acc>& b, const Acc* bias,
+inline void finish_row(Acc* sum, const Acc* bias, int64_t count, Out* c) {
+  const auto finish = [&](int64_t n) {
+    if (bias != nullptr)
+      for (int64_t j = 0; j < n; ++j) sum[j] += bias[j];
+    narrow(sum, c, n);
+  };
+  if (count == kPanel<Acc>)
+    finish(kPanel<Acc>);
+  else if (count == kLanes<Acc>)
+    finish(kLanes<Acc>);
+  else
+    finish(count);
+}
+
+// The panels [panel_begin, panel_end) of C = A B + bias for the given rows; bias may be null. `sums` is scratch.
+template <typename Acc, typename Out>
+void multiply(RowPointers<Acc, Out>& rows, const Blocks& blocks, const Packed<Acc>& b, const Acc* bias,
               int64_t panel_begin, int64_t panel_end, std::vector<Acc>& sums) {
   const int64_t m = static_cast<int64_t>(rows.c.size());
   if (m == 0) return;
   while (rows.a.size() % kTileRows != 0) rows.a.push_back(rows.a.back());  // computed, never stored
   sums.resize(rows.a.size() * static_cast<size_t>(kPanel<Acc>));
-  std::vector<Run> runs = blocks.runs();
-  int64_t runs_width = 1;
+  const Acc** const a = rows.a.data();
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const int64_t column = panel * kPanel<Acc>, count = std::min(b.columns - column, kPanel<Acc>);
     const int64_t width = count > kLanes<Acc> ? kPanel<Acc> : kLanes<Acc>;
-    if (width != runs_width)
-      for (Run& run : runs) run.b = run.b / runs_width * width;
-    runs_width = width;
-    const Acc* const data = b.data + column * b.depth;
-    for (size_t block = 0; block + 1 < blocks.ends().size(); ++block) {
-      const int64_t first = blocks.ends()[block], run_count = blocks.ends()[block + 1] - first;
-      for (int64_t i = 0; i < m; i += kTileRows) {
-        const auto tile = width == kPanel<Acc> ? multiply_tile<2, 1, Acc> : multiply_tile<1, 1, Acc>;
-        tile(&rows.a[static_cast<size_t>(i)], runs.data() + first, run_count, data, width,
-             &sums[static_cast<size_t>(i * width)], width, block > 0);
-      }
+    const auto tile = width == kPanel<Acc> ? multiply_tile<2, 1, Acc> : multiply_tile<1, 1, Acc>;
+    const Acc* data = b.data + column * b.depth;
+    for (const Block& block : blocks) {
+      const int64_t run_count = static_cast<int64_t>(block.runs.size());
+      for (int64_t i = 0; i < m; i += kTileRows)
+        tile(a + i, block.runs.data(), run_count, data, width, &sums[static_cast<size_t>(i * width)], width,
+             &block != &blocks.front());
+      data += block.depth * width;
     }
-    for (int64_t i = 0; i < m; ++i) {
-      Acc* const sum = &sums[static_cast<size_t>(i * width)];
-      if (bias != nullptr)
-        for (int64_t j = 0; j < count; ++j) sum[j] += bias[column + j];
-      narrow(sum, rows.c[static_cast<size_t>(i)] + column, count);
-    }
+    for (int64_t i = 0; i < m; ++i)
+      finish_row(&sums[static_cast<size_t>(i * width)], bias == nullptr ? nullptr : bias + column, count,
+                 rows.c[static_cast<size_t>(i)] + column);
   }
 }
 

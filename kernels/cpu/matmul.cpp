@@ -9,6 +9,17 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 256;
 
+// out [columns, rows] = the transpose of in [rows, columns], whose rows lie in_step apart. 16 rows at a time: whole
+// cache lines of both sides.
+template <typename T, typename Acc>
+void transpose(const T* in, int64_t in_step, int64_t rows, int64_t columns, Acc* out) {
+  for (int64_t first = 0; first < rows; first += 16) {
+    const int64_t last = std::min(rows, first + 16);
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t i = first; i < last; ++i) out[j * rows + i] = static_cast<Acc>(in[i * in_step + j]);
+  }
+}
+
 template <typename T, typename Out>
 void multiply_matrices(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias,
                        Tensor& c) {
@@ -26,7 +37,7 @@ void multiply_matrices(const Tensor& a, bool transpose_a, const Tensor& b, bool 
                  pack(b_data, transpose_b ? 1 : n, transpose_b ? k : 1, k, n, begin, end, 0, k, packed_b.data());
                });
 
-  const Blocks<Acc> blocks({{0, k}});
+  const Blocks blocks = cut_into_blocks({{0, k}});
   // Rows of A are read where they lie if their elements are adjacent and wide; else they are copied so first.
   const bool in_place = std::is_same_v<T, Acc> && !transpose_a;
   int64_t rows_at_once = std::min(kRowsAtOnce, ceil_div(m, num_threads()));
@@ -43,17 +54,14 @@ void multiply_matrices(const Tensor& a, bool transpose_a, const Tensor& b, bool 
       const int64_t i0 = block / column_blocks * rows_at_once, i1 = std::min(m, i0 + rows_at_once);
       const int64_t part = block % column_blocks;
       rows.clear();
+      const Acc* source = copy.data();
       if constexpr (std::is_same_v<T, Acc>)
-        if (in_place)
-          for (int64_t i = i0; i < i1; ++i) rows.add(a_data + i * k, c_data + i * n);
-      if (!in_place) {
-        if (!transpose_a)
-          widen(a_data + i0 * k, copy.data(), (i1 - i0) * k);
-        else
-          for (int64_t l = 0; l < k; ++l)
-            for (int64_t i = i0; i < i1; ++i) copy.data()[(i - i0) * k + l] = static_cast<Acc>(a_data[l * m + i]);
-        for (int64_t i = i0; i < i1; ++i) rows.add(copy.data() + (i - i0) * k, c_data + i * n);
-      }
+        if (in_place) source = a_data + i0 * k;
+      if (transpose_a)
+        transpose(a_data + i0, m, k, i1 - i0, copy.data());
+      else if (!in_place)
+        widen(a_data + i0 * k, copy.data(), (i1 - i0) * k);
+      rows.add(source, k, c_data + i0 * n, n, i1 - i0);
       multiply(rows, blocks, packed, bias_data, packed.panels() * part / column_blocks,
                packed.panels() * (part + 1) / column_blocks, sums);
     }
