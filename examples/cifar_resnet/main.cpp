@@ -1,0 +1,100 @@
+// Trains a ResNet on CIFAR-10 (or on the built-in set) in FP32, TF32, FP16 or BF16.
+//
+//   cifar_resnet                                     the best that the machine has
+//   cifar_resnet --data DIR --compare fp32,fp16      what half precision buys
+//
+// Options in options.h, the training in trainer.cpp, what is written in report.h.
+#include <csignal>
+#include <filesystem>
+
+#include "demi/core/backend.h"
+#include "demi/core/parallel.h"
+#include "demi/examples/cifar_resnet/trainer.h"
+
+namespace demi::examples {
+namespace {
+
+void describe(const Options& o, const data::Source& source, int64_t parameters) {
+  const auto& set = source.dataset();
+  fmt::print("model      ResNet-{}, width {}, {} stem, {} parameters\n", o.depth, o.width,
+             o.stem == nn::Stem::Cifar ? "3x3" : "7x7", parameters);
+  fmt::print("data       {}: {} training and {} test images, {} classes\n", source.name(), set.train.labels.numel(),
+             set.test.labels.numel(), source.classes());
+  const std::string device =
+      o.device.is_cpu() ? fmt::format("{} threads", num_threads()) : backend::device_info(o.device.index()).name;
+  fmt::print("device     {} ({}), precision {}\n", o.device, device, name_of(o.precision));
+  fmt::print("recipe     {} epochs, batch {}{}, lr {} {} with {} epochs of warm-up, weight decay {}, {}, seed {}\n",
+             o.epochs, o.batch, o.accumulate > 1 ? fmt::format(" x {}", o.accumulate) : "", o.lr, o.schedule, o.warmup,
+             o.weight_decay, o.augment, o.seed);
+}
+
+void make_folder(const std::string& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  DEMI_CHECK(!error, "--out {}: {}", folder, error.message());
+}
+
+// One training; its results are appended to `runs`. False: interrupted.
+bool train(const Options& o, data::Source& source, bool first, std::vector<Run>& runs) {
+  Trainer trainer(o, source);
+  if (first) describe(o, source, trainer.parameter_count());
+  if (o.compare.size() > 1) fmt::print("\n{}\n", name_of(o.precision));
+  Progress progress(o.epochs, trainer.done_epochs());
+  std::optional<MetricsLog> log;
+  if (!o.out.empty()) {
+    const std::filesystem::path folder =
+        o.compare.empty() ? std::filesystem::path(o.out) : std::filesystem::path(o.out) / name_of(o.precision);
+    log.emplace(folder, name_of(o.precision), trainer.done_epochs());
+  }
+  const bool whole = trainer.run(progress, log ? &*log : nullptr);
+  runs.push_back(log ? log->run() : trainer.results());
+  return whole;
+}
+
+int run(int argc, char** argv) {
+  int exit_code = 0;
+  const std::optional<Options> parsed = parse_options(argc, argv, exit_code);
+  if (!parsed) return exit_code;
+  const Options& options = *parsed;
+  set_deterministic(options.deterministic);
+  const std::string command = command_line(argc, argv);
+  const Facts facts = machine_facts(options.device);
+  make_folder(options.out);
+  if (!options.out.empty()) write_run_info(options.out, command, facts);
+  data::Source source = data::open(options.data);
+  std::signal(SIGINT, [](int) {
+    if (interrupted) std::_Exit(130);  // a second Ctrl-C does not wait
+    interrupted = 1;
+  });
+
+  std::vector<Run> runs;
+  bool whole = true;
+  if (options.compare.empty()) whole = train(options, source, true, runs);
+  for (size_t i = 0; whole && i < options.compare.size(); ++i) {
+    Options one = options;
+    one.precision = options.compare[i];
+    if (!one.save.empty()) one.save += std::string(".") + name_of(one.precision);
+    whole = train(one, source, i == 0, runs);
+  }
+  if (whole && runs.size() > 1) fmt::print("\n{}\n", comparison_table(runs));
+  if (!options.out.empty()) {
+    write_report(std::filesystem::path(options.out) / "report.html",
+                 "ResNet-" + std::to_string(options.depth) + " on " + source.name(), command, facts, runs);
+    write_charts(options.out, runs);
+    fmt::print("results in {}: report.html, metrics.jsonl\n", options.out);
+  }
+  return whole ? 0 : 130;
+}
+
+}  // namespace
+}  // namespace demi::examples
+
+int main(int argc, char** argv) {
+  try {
+    return demi::examples::run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "cifar_resnet: {}\n", e.what());
+    return 1;
+  }
+}
