@@ -13,6 +13,7 @@
 #include "demi/kernels/cast.h"
 #include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/random.h"
+#include "demi/kernels/scale.h"
 #include "demi/nn/functional/arithmetic.h"
 #include "demi/nn/functional/batch_norm.h"
 #include "demi/nn/functional/conv2d.h"
