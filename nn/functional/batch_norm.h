@@ -8,7 +8,7 @@
 namespace demi {
 
 struct BatchNormArguments {
-  Variable weight, bias;             // [C] FP32, or both undefined
+  Variable weight, bias;             // [C] FP32; either may be undefined
   Buffer running_mean, running_var;  // [C]; may be undefined in training
   bool training = true;
   double momentum = 0.1, eps = 1e-5;

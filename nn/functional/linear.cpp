@@ -28,21 +28,21 @@ Variable linear(const Variable& x_in, const Variable& weight_in, const Variable&
   const Variable &x = in[0], &weight = in[1], bias = bias_in_accumulator(bias_in);
   const bool wants_x = x.requires_grad(), wants_w = weight.requires_grad(), wants_b = bias.requires_grad();
   const Tensor y = kernels::linear(x.tensor(), weight.tensor(), bias.defined() ? bias.tensor() : Tensor{});
-  return record(
-      "linear", y, {x, weight, bias},
-      [=, x = wants_w ? x.tensor() : Tensor{}, w = wants_x ? weight.tensor() : Tensor{},
-       shape = x.shape()](const Tensor& dy) {
-        const Tensor rows =
-            dy.reshape(std::vector<int64_t>{dy.size(-1) > 0 ? dy.numel() / dy.size(-1) : 0, dy.size(-1)});
-        Tensor dx, dw, db;
-        if (wants_x) dx = kernels::matmul(rows, w).reshape(shape);
-        if (wants_w) {
-          dw = gradient_buffer(weight, dy.dtype());
-          kernels::gemm_into(rows, true, x.reshape(std::vector<int64_t>{rows.size(0), x.size(-1)}), false, {}, dw);
-        }
-        if (wants_b) db = kernels::bias_grad(dy);
-        return std::vector<Tensor>{dx, dw, db};
-      });
+  return record("linear", y, {x, weight, bias},
+                [=, x = wants_w ? x.tensor() : Tensor{}, w = wants_x ? weight.tensor() : Tensor{},
+                 shape = x.shape()](const Tensor& dy) {
+                  int64_t n = 1;
+                  for (int i = 0; i + 1 < shape.rank(); ++i) n *= shape[i];
+                  const Tensor rows = dy.reshape(Shape{n, dy.size(-1)});
+                  Tensor dx, dw, db;
+                  if (wants_x) dx = kernels::matmul(rows, w).reshape(shape);
+                  if (wants_w) {
+                    dw = gradient_buffer(weight, dy.dtype());
+                    kernels::gemm_into(rows, true, x.reshape(Shape{n, x.size(-1)}), false, {}, dw);
+                  }
+                  if (wants_b) db = kernels::bias_grad(dy);
+                  return std::vector<Tensor>{dx, dw, db};
+                });
 }
 
 }  // namespace demi
