@@ -6,7 +6,6 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +33,19 @@ struct Findings {
   std::vector<std::string> violations;  // file:line: what is wrong
 };
 
+// The header that a line includes, with the bracket or quote before it; empty for other lines.
+std::string included(std::string_view line) {
+  const auto skip_spaces = [&] { line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size())); };
+  for (const std::string_view word : {"#", "include"}) {
+    skip_spaces();
+    if (!line.starts_with(word)) return {};
+    line.remove_prefix(word.size());
+  }
+  skip_spaces();
+  return std::string(line.substr(0, line.find_first_of("\">", 1)));
+}
+
 Findings check_tree(const fs::path& root) {
-  static const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
   Findings findings;
   for (const std::string_view folder : kOrder) {
     if (!fs::exists(root / folder)) continue;
@@ -44,14 +54,14 @@ Findings check_tree(const fs::path& root) {
       std::ifstream file(entry.path());
       std::string line;
       for (int number = 1; std::getline(file, line); ++number) {
-        std::smatch match;
-        if (!std::regex_search(line, match, kInclude)) continue;
+        std::string header = included(line);
+        if (header.empty()) continue;
+        const bool quoted = header[0] == '"';
+        header.erase(0, 1);
         const std::string where =
             fs::relative(entry.path(), root).generic_string() + ":" + std::to_string(number) + ": ";
-        const std::string header = match[2];
         if (!header.starts_with("demi/")) {
-          if (match[1] == "\"")
-            findings.violations.push_back(where + header + " is not spelled demi/<folder>/<file>.h");
+          if (quoted) findings.violations.push_back(where + header + " is not spelled demi/<folder>/<file>.h");
           continue;
         }
         ++findings.includes;
