@@ -11,6 +11,9 @@
 // filled in and 16-bit elements widened.
 #include "demi/kernels/conv2d.h"
 
+#include <type_traits>
+
+#include "demi/kernels/cpu/conv2d_window.h"
 #include "demi/kernels/cpu/gemm.h"
 
 namespace demi::kernels::cpu {
@@ -18,81 +21,8 @@ namespace {
 
 constexpr int64_t kPixelsAtOnce = 256;             // rows of a product that share the blocks of the filter in L1
 constexpr int64_t kBandBytes = int64_t{1} << 20;   // of copied input that a thread works on, about an L2 cache
-constexpr int64_t kChunkBytes = int64_t{8} << 20;  // of copied operands of wgrad, shared by the threads
-constexpr int64_t kPixelsInL1 = 256;               // of wgrad's operands: 32 KiB + 8 KiB
-
-struct Images {  // [count, height, width, channels]
-  int64_t count, height, width, channels;
-  explicit Images(const Shape& s) : count(s[0]), height(s[1]), width(s[2]), channels(s[3]) {}
-};
-
-struct Filters {  // [out, r, s, in]: in and out of one group
-  int64_t out, r, s, in, groups;
-  Filters(const Shape& w, int64_t groups_) : out(w[0] / groups_), r(w[1]), s(w[2]), in(w[3]), groups(groups_) {}
-};
-
-// A rectangle of input pixels, which may stick out of the image (where it is zero): rows [row, row + height) ...
-struct Window {
-  int64_t row, column, height, width;
-  bool inside(const Images& in) const {
-    return row >= 0 && column >= 0 && row + height <= in.height && column + width <= in.width;
-  }
-};
-
-// Row `row` of a window [height, width, channels] of one image, widened.
-template <typename T, typename Acc>
-void copy_window_row(const T* image, const Images& in, const Window& window, int64_t row, Acc* out) {
-  const int64_t c = in.channels, h = window.row + row;
-  const int64_t begin = std::clamp<int64_t>(-window.column, 0, window.width);
-  const int64_t end = std::clamp(in.width - window.column, begin, window.width);
-  if (h < 0 || h >= in.height || begin == end) {
-    std::fill(out, out + window.width * c, Acc{});
-    return;
-  }
-  std::fill(out, out + begin * c, Acc{});
-  widen(image + (h * in.width + window.column + begin) * c, out + begin * c, (end - begin) * c);
-  std::fill(out + end * c, out + window.width * c, Acc{});
-}
-
-// out [pixels, width] = `count` channels of each of the pixels at in, zeros in the others.
-template <typename Acc>
-void split_panel(const Acc* in, int64_t in_step, int64_t pixels, int64_t count, Acc* out, int64_t width) {
-  const auto copy = [&](int64_t n) {
-    for (int64_t i = 0; i < pixels; ++i) {
-      std::memcpy(out + i * width, in + i * in_step, static_cast<size_t>(n) * sizeof(Acc));
-      for (int64_t c = n; c < width; ++c) out[i * width + c] = Acc{};
-    }
-  };
-  if (count == kPanel<Acc>)  // lengths that the compiler knows
-    copy(kPanel<Acc>);
-  else if (count == kTileRows)
-    copy(kTileRows);
-  else
-    copy(count);
-}
-
-// A part of a batch small enough for a cache: whole images, or some rows of a single one.
-struct Band {
-  int64_t image, images, row, rows;
-};
-
-// Cuts `images` of `rows` rows into bands: about `pixels` of `width` pixels a row, and at most about `bytes`.
-std::vector<Band> cut_into_bands(int64_t images, int64_t rows, int64_t width, int64_t row_bytes, int64_t pixels,
-                                 int64_t bytes) {
-  const int64_t most = std::max<int64_t>(1, std::min(ceil_div(pixels, width), bytes / row_bytes));
-  std::vector<Band> bands;
-  if (most >= rows) {
-    const int64_t parts = ceil_div(images, most / rows);
-    for (int64_t i = 0; i < parts; ++i)
-      bands.push_back({images * i / parts, images * (i + 1) / parts - images * i / parts, 0, rows});
-  } else {
-    const int64_t parts = ceil_div(rows, most);
-    for (int64_t n = 0; n < images; ++n)
-      for (int64_t i = 0; i < parts; ++i)
-        bands.push_back({n, 1, rows * i / parts, rows * (i + 1) / parts - rows * i / parts});
-  }
-  return bands;
-}
+constexpr int64_t kChunkBytes = int64_t{4} << 20;  // of packed operands of wgrad, shared by the threads
+constexpr int64_t kPixelsInPass = 512;             // of wgrad: what a tile of dw sums up in registers
 
 struct Tap {
   int64_t row, column;  // distance from input pixel (i * step, j * step)
@@ -220,6 +150,175 @@ void gather_convolution(const T* in_data, const Images& in, const std::vector<Ga
   });
 }
 
+// out [pixels, width] = `count` channels of each of the pixels at in, zeros in the others.
+template <typename Acc>
+void split_panel(const Acc* in, int64_t in_step, int64_t pixels, int64_t count, Acc* out, int64_t width) {
+  const auto copy = [&](int64_t n) {
+    for (int64_t i = 0; i < pixels; ++i) {
+      std::memcpy(out + i * width, in + i * in_step, static_cast<size_t>(n) * sizeof(Acc));
+      for (int64_t c = n; c < width; ++c) out[i * width + c] = Acc{};
+    }
+  };
+  if (count == kPanel<Acc>)  // lengths that the compiler knows
+    copy(kPanel<Acc>);
+  else if (count == kTileRows)
+    copy(kTileRows);
+  else
+    copy(count);
+}
+
+// dw as products of [filters, pixels] x [pixels, channels], one for each tap: the sum runs over the pixels in order. A
+// chunk of the batch is widened and packed, dy into panels of kTileRows filters and x into panels of at most kPanel
+// channels with the padding filled in; then the threads share out the taps and panels of dw.
+template <typename T>
+class FilterGradient {
+  using Acc = Accumulator<T>;
+
+ public:
+  FilterGradient(const Tensor& dy, const Tensor& x, const Conv2dOptions& options, const Tensor& dw)
+      : dy_(dy.data<T>()),
+        x_(x.data<T>()),
+        in_(x.shape()),
+        out_(dy.shape()),
+        f_(dw.shape(), options.groups),
+        options_(options),
+        width_(std::min(f_.in, kPanel<Acc>)),
+        in_panels_(ceil_div(f_.in, kPanel<Acc>)),
+        out_panels_(ceil_div(f_.out, kTileRows)),
+        pitch_(window_of(0, 1).width) {
+    const bool merge = in_panels_ == 1 && options.dilation[1] == 1;
+    const int64_t channels = merge ? f_.s * f_.in : f_.in;
+    for (int64_t r = 0; r < f_.r; ++r)
+      for (int64_t s = 0; s < (merge ? 1 : f_.s); ++s)
+        for (int64_t c = 0; c < channels; c += kPanel<Acc>) {
+          const int64_t panel = merge ? 0 : c / kPanel<Acc>, lane = merge ? c : 0;
+          const int64_t pixel = r * options.dilation[0] * pitch_ + s * options.dilation[1];
+          tiles_.push_back(
+              {panel, pixel * width_ + lane, (r * f_.s + s) * f_.in + c, std::min(kPanel<Acc>, channels - c)});
+        }
+  }
+
+  void compute(Acc* dw) {
+    const int64_t x_row = pitch_ * in_panels_ * width_ * f_.groups;
+    const int64_t dy_row = out_.width * out_panels_ * kTileRows * f_.groups;
+    const int64_t row_bytes = (x_row * options_.stride[0] + dy_row) * static_cast<int64_t>(sizeof(Acc));
+    const int64_t pixels = out_.count * out_.height * out_.width;
+    const std::vector<Band> chunks =
+        cut_into_bands(out_.count, out_.height, out_.width, row_bytes, pixels, kChunkBytes);
+    int64_t x_rows = 0, dy_rows = 0;
+    for (const Band& b : chunks) {
+      x_rows = std::max(x_rows, b.images * window_of(b.row, b.rows).height);
+      dy_rows = std::max(dy_rows, b.images * b.rows);
+    }
+    // Tiles load whole vectors: behind the last pixel there must be something to load.
+    const Workspace<Acc> packed_x(x_rows * x_row + kPanel<Acc>), packed_dy(dy_rows * dy_row);
+    std::fill_n(packed_x.data() + x_rows * x_row, kPanel<Acc>, Acc{});
+    for (const Band& chunk : chunks) {
+      pack(chunk, packed_x.data(), packed_dy.data());
+      multiply(chunk, packed_x.data(), packed_dy.data(), &chunk != &chunks.front(), dw);
+    }
+  }
+
+ private:
+  // The columns of dw [K, R S C/groups] that a tile takes: some channels of a tap or, if there are few channels, of the
+  // taps of one filter row, which are neighbours in x as well.
+  struct Columns {
+    int64_t panel, x_offset, dw_offset, count;
+  };
+
+  Window window_of(int64_t row, int64_t rows) const {
+    const auto [stride_h, stride_w] = options_.stride;
+    const int64_t width = (out_.width - 1) * stride_w + (f_.s - 1) * options_.dilation[1] + 1;
+    return Window{row * stride_h - options_.padding[0], -options_.padding[1],
+                  (rows - 1) * stride_h + (f_.r - 1) * options_.dilation[0] + 1,
+                  ceil_div(width, stride_w) * stride_w};  // so that a row is a whole number of steps
+  }
+
+  // packed_x [group][panel][row][pixel][width_], packed_dy [group][panel][row][pixel][kTileRows].
+  void pack(const Band& band, Acc* packed_x, Acc* packed_dy) const {
+    const Window window = window_of(band.row, band.rows);
+    const int64_t x_rows = band.images * window.height, dy_rows = band.images * band.rows;
+    parallel_for(x_rows + dy_rows, 8, [&](int64_t begin, int64_t end) {
+      std::vector<Acc> wide(static_cast<size_t>(std::max(pitch_ * in_.channels, out_.width * out_.channels)));
+      for (int64_t i = begin; i < std::min(end, x_rows); ++i) {
+        const T* const image = x_ + (band.image + i / window.height) * in_.height * in_.width * in_.channels;
+        const int64_t row_size = pitch_ * width_;
+        if (width_ == in_.channels) {  // one panel: packed as it is
+          copy_window_row(image, in_, window, i % window.height, packed_x + i * row_size);
+          continue;
+        }
+        copy_window_row(image, in_, window, i % window.height, wide.data());
+        for (int64_t g = 0; g < f_.groups; ++g)
+          for (int64_t p = 0; p < in_panels_; ++p)
+            split_panel(wide.data() + g * f_.in + p * width_, in_.channels, pitch_,
+                        std::min(width_, f_.in - p * width_), packed_x + ((g * in_panels_ + p) * x_rows + i) * row_size,
+                        width_);
+      }
+      for (int64_t i = std::max(begin, x_rows) - x_rows; i < end - x_rows; ++i) {
+        const int64_t image = band.image + i / band.rows, row_size = out_.width * kTileRows;
+        const T* const row = dy_ + (image * out_.height + band.row + i % band.rows) * out_.width * out_.channels;
+        const Acc* source = wide.data();
+        if constexpr (std::is_same_v<T, Acc>)
+          source = row;
+        else
+          widen(row, wide.data(), out_.width * out_.channels);
+        for (int64_t g = 0; g < f_.groups; ++g)
+          for (int64_t p = 0; p < out_panels_; ++p)
+            split_panel(source + g * f_.out + p * kTileRows, out_.channels, out_.width,
+                        std::min<int64_t>(kTileRows, f_.out - p * kTileRows),
+                        packed_dy + ((g * out_panels_ + p) * dy_rows + i) * row_size, kTileRows);
+      }
+    });
+  }
+
+  // dw = (add ? dw : 0) + the products of a packed band.
+  void multiply(const Band& band, const Acc* packed_x, const Acc* packed_dy, bool add, Acc* dw) const {
+    const Window window = window_of(band.row, band.rows);
+    const int64_t x_panel = band.images * window.height * pitch_ * width_;
+    const int64_t dy_panel = band.images * band.rows * out_.width * kTileRows;
+    std::vector<Run> runs;  // one for each row of output pixels
+    for (int64_t n = 0; n < band.images; ++n)
+      for (int64_t p = 0; p < band.rows; ++p)
+        runs.push_back({(n * band.rows + p) * out_.width,
+                        (n * window.height + p * options_.stride[0]) * pitch_ / options_.stride[1], out_.width});
+    const int64_t run_count = static_cast<int64_t>(runs.size()), tile_count = static_cast<int64_t>(tiles_.size());
+    const int64_t runs_at_once = std::max<int64_t>(1, kPixelsInPass / out_.width);
+    const int64_t parts = std::clamp<int64_t>(4 * num_threads() / (tile_count * f_.groups), 1, out_panels_);
+
+    parallel_for(f_.groups * tile_count * parts, 1, [&](int64_t begin, int64_t end) {
+      Acc sum[kTileRows * kPanel<Acc>];
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t part = item % parts, g = item / parts / tile_count;
+        const Columns& tile = tiles_[static_cast<size_t>(item / parts % tile_count)];
+        const Acc* const b = packed_x + (g * in_panels_ + tile.panel) * x_panel + tile.x_offset;
+        const auto multiply =
+            tile.count > kLanes<Acc> ? multiply_tile<2, kTileRows, Acc> : multiply_tile<1, kTileRows, Acc>;
+        for (int64_t first = 0; first < run_count; first += runs_at_once)
+          for (int64_t p = out_panels_ * part / parts; p < out_panels_ * (part + 1) / parts; ++p) {
+            const Acc* rows[kTileRows];
+            for (int i = 0; i < kTileRows; ++i) rows[i] = packed_dy + (g * out_panels_ + p) * dy_panel + i;
+            multiply(rows, &runs[static_cast<size_t>(first)], std::min(runs_at_once, run_count - first), b,
+                     options_.stride[1] * width_, sum, kPanel<Acc>, false);
+            for (int64_t i = 0; i < std::min<int64_t>(kTileRows, f_.out - p * kTileRows); ++i) {
+              Acc* const to = dw + (g * f_.out + p * kTileRows + i) * f_.r * f_.s * f_.in + tile.dw_offset;
+              for (int64_t j = 0; j < tile.count; ++j)
+                to[j] = (add || first > 0 ? to[j] : Acc{}) + sum[i * kPanel<Acc> + j];
+            }
+          }
+      }
+    });
+  }
+
+  const T* dy_;
+  const T* x_;
+  Images in_, out_;
+  Filters f_;
+  Conv2dOptions options_;
+  int64_t width_, in_panels_, out_panels_;  // of x: channels in a panel; panels of one group
+  int64_t pitch_;                           // pixels in a row of packed x
+  std::vector<Columns> tiles_;
+};
+
 }  // namespace
 
 void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, Tensor& y) {
@@ -265,130 +364,17 @@ void conv2d_dgrad(const Tensor& dy, const Tensor& w, const Conv2dOptions& option
   });
 }
 
-// dw as products of [filters, pixels] x [pixels, channels], one for each tap: the sum runs over pixels, in order,
-// whatever the number of threads. A chunk of the batch is widened and packed, dy into panels of kTileRows filters and x
-// into panels of kPanel channels with the padding filled in; then the threads share out taps and panels of dw.
 void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& options, Tensor& dw) {
   visit_floating(dy.dtype(), "conv2d_wgrad", [&](auto type) {
     using T = typename decltype(type)::type;
-    using Acc = Accumulator<T>;
-    const Images in(x.shape()), out(dy.shape());
-    const Filters f(dw.shape(), options.groups);
-    const int64_t groups = f.groups, width = std::min(f.in, kPanel<Acc>);
-    const int64_t in_panels = ceil_div(f.in, kPanel<Acc>), out_panels = ceil_div(f.out, kTileRows);
-    const auto window_of = [&](int64_t row, int64_t rows) {
-      return Window{
-          row * options.stride[0] - options.padding[0], -options.padding[1],
-          (rows - 1) * options.stride[0] + (f.r - 1) * options.dilation[0] + 1,
-          ceil_div((out.width - 1) * options.stride[1] + (f.s - 1) * options.dilation[1] + 1, options.stride[1]) *
-              options.stride[1]};  // whole steps a row
-    };
-    const int64_t pitch = window_of(0, 1).width;
-
-    // The columns of dw [K, R S C/groups] that a tile takes: some channels of a tap, or, if there are few channels, of
-    // the taps of one filter row, which are neighbours in x as well.
-    struct Columns {
-      int64_t tap_row, tap_column, in_panel, lane, count, at;
-    };
-    std::vector<Columns> tiles;
-    const bool merge = in_panels == 1 && options.dilation[1] == 1;
-    for (int64_t r = 0; r < f.r; ++r)
-      for (int64_t s = 0; s < (merge ? 1 : f.s); ++s) {
-        const int64_t channels = merge ? f.s * f.in : f.in;
-        for (int64_t c = 0; c < channels; c += kPanel<Acc>)
-          tiles.push_back({r, s, merge ? 0 : c / kPanel<Acc>, merge ? c : 0, std::min(kPanel<Acc>, channels - c),
-                           (r * f.s + s) * f.in + c});
-      }
-
-    const int64_t x_row_size = pitch * in_panels * width * groups;
-    const int64_t dy_row_size = out.width * out_panels * kTileRows * groups;
-    const int64_t row_bytes = (x_row_size * options.stride[0] + dy_row_size) * static_cast<int64_t>(sizeof(Acc));
-    const std::vector<Band> chunks =
-        cut_into_bands(out.count, out.height, out.width, row_bytes, out.count * out.height * out.width, kChunkBytes);
-    int64_t x_rows = 0, dy_rows = 0;
-    for (const Band& b : chunks) {
-      x_rows = std::max(x_rows, b.images * window_of(b.row, b.rows).height);
-      dy_rows = std::max(dy_rows, b.images * b.rows);
+    FilterGradient<T> gradient(dy, x, options, dw);
+    if constexpr (std::is_same_v<T, Accumulator<T>>) {
+      gradient.compute(dw.mutable_data<T>());
+    } else {
+      const Workspace<float> sums(dw.numel());
+      gradient.compute(sums.data());
+      narrow(sums.data(), dw.mutable_data<T>(), dw.numel());
     }
-    // Tiles load whole vectors: behind the last pixel there must be something to load.
-    const Workspace<Acc> packed_x(x_rows * x_row_size + kPanel<Acc>), packed_dy(dy_rows * dy_row_size);
-    std::fill_n(packed_x.data() + x_rows * x_row_size, kPanel<Acc>, Acc{});
-    const bool direct = std::is_same_v<T, Acc>;
-    const Workspace<Acc> wide_dw(direct ? 0 : dw.numel());
-    Acc* sums = wide_dw.data();
-    if constexpr (std::is_same_v<T, Acc>) sums = dw.mutable_data<T>();
-
-    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      const Band& band = chunks[chunk];
-      const Window window = window_of(band.row, band.rows);
-      const int64_t band_x_rows = band.images * window.height, band_dy_rows = band.images * band.rows;
-      const int64_t x_panel_size = band_x_rows * pitch * width, dy_panel_size = band_dy_rows * out.width * kTileRows;
-
-      parallel_for(band_x_rows + band_dy_rows, 8, [&](int64_t begin, int64_t end) {
-        std::vector<Acc> wide(static_cast<size_t>(std::max(pitch * in.channels, out.width * out.channels)));
-        for (int64_t i = begin; i < std::min(end, band_x_rows); ++i) {
-          const T* const image = x.data<T>() + (band.image + i / window.height) * in.height * in.width * in.channels;
-          if (width == in.channels) {  // one panel: packed as it is
-            copy_window_row(image, in, window, i % window.height, packed_x.data() + i * pitch * width);
-            continue;
-          }
-          copy_window_row(image, in, window, i % window.height, wide.data());
-          for (int64_t group = 0; group < groups; ++group)
-            for (int64_t p = 0; p < in_panels; ++p)
-              split_panel(wide.data() + group * f.in + p * width, in.channels, pitch, std::min(width, f.in - p * width),
-                          packed_x.data() + (group * in_panels + p) * x_panel_size + i * pitch * width, width);
-        }
-        for (int64_t i = std::max(begin, band_x_rows) - band_x_rows; i < end - band_x_rows; ++i) {
-          const int64_t row = (band.image + i / band.rows) * out.height + band.row + i % band.rows;
-          const Acc* source = wide.data();
-          if constexpr (std::is_same_v<T, Acc>)
-            source = dy.data<T>() + row * out.width * out.channels;
-          else
-            widen(dy.data<T>() + row * out.width * out.channels, wide.data(), out.width * out.channels);
-          for (int64_t group = 0; group < groups; ++group)
-            for (int64_t p = 0; p < out_panels; ++p)
-              split_panel(source + group * f.out + p * kTileRows, out.channels, out.width,
-                          std::min<int64_t>(kTileRows, f.out - p * kTileRows),
-                          packed_dy.data() + (group * out_panels + p) * dy_panel_size + i * out.width * kTileRows,
-                          kTileRows);
-        }
-      });
-
-      std::vector<Run> runs;  // one for each row of output pixels
-      for (int64_t n = 0; n < band.images; ++n)
-        for (int64_t p = 0; p < band.rows; ++p)
-          runs.push_back({(n * band.rows + p) * out.width,
-                          (n * window.height + p * options.stride[0]) * pitch / options.stride[1], out.width});
-      const int64_t run_count = static_cast<int64_t>(runs.size()), tile_count = static_cast<int64_t>(tiles.size());
-      const int64_t runs_at_once = std::max<int64_t>(1, kPixelsInL1 / out.width);
-      const int64_t parts = std::clamp<int64_t>(4 * num_threads() / (tile_count * groups), 1, out_panels);
-      parallel_for(groups * tile_count * parts, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-          const int64_t part = item % parts, group = item / parts / tile_count;
-          const Columns& tile = tiles[static_cast<size_t>(item / parts % tile_count)];
-          const Acc* const b =
-              packed_x.data() + (group * in_panels + tile.in_panel) * x_panel_size +
-              (tile.tap_row * options.dilation[0] * pitch + tile.tap_column * options.dilation[1]) * width + tile.lane;
-          const auto multiply =
-              tile.count > kLanes<Acc> ? multiply_tile<2, kTileRows, Acc> : multiply_tile<1, kTileRows, Acc>;
-          for (int64_t first = 0; first < run_count; first += runs_at_once)
-            for (int64_t p = out_panels * part / parts; p < out_panels * (part + 1) / parts; ++p) {
-              const Acc* const a = packed_dy.data() + (group * out_panels + p) * dy_panel_size;
-              const Acc* rows[kTileRows];
-              for (int i = 0; i < kTileRows; ++i) rows[i] = a + i;
-              Acc sum[kTileRows * kPanel<Acc>];
-              multiply(rows, &runs[static_cast<size_t>(first)], std::min(runs_at_once, run_count - first), b,
-                       options.stride[1] * width, sum, kPanel<Acc>, false);
-              for (int64_t i = 0; i < std::min<int64_t>(kTileRows, f.out - p * kTileRows); ++i) {
-                Acc* const to = sums + (group * f.out + p * kTileRows + i) * f.r * f.s * f.in + tile.at;
-                for (int64_t j = 0; j < tile.count; ++j)
-                  to[j] = (chunk > 0 || first > 0 ? to[j] : Acc{}) + sum[i * kPanel<Acc> + j];
-              }
-            }
-        }
-      });
-    }
-    if constexpr (!std::is_same_v<T, Acc>) narrow(sums, dw.mutable_data<T>(), dw.numel());
   });
 }
 

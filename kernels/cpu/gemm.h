@@ -1,19 +1,21 @@
 // The engine under cpu::gemm and the convolutions: C [m, n] = A [m, depth] B [depth, n] + bias [n], in FP32 or FP64.
 //
-// 2 m n depth operations, which take any notice of memory only if operands are fetched over and over. So B is packed
-// once into panels of two vectors' width; a block of a panel (kBlockDepth rows, half of an L1 cache) is multiplied with
-// all rows of A at hand; and a tile of kTileRows x 2 vectors of C stays in registers while the sum runs. A is not
-// packed: each of its rows is a pointer, and the sum walks over `Run`s, stretches that lie at the same offsets in every
-// row. A matrix is one run; a convolution's pixel is one run a filter row, so it needs no copy of its patches (im2col).
+// It takes 2 m n depth operations, and reaches the arithmetic's peak only if operands come from the nearest caches: B
+// is packed once into panels of two vectors' width; a block of a panel (kBlockDepth rows, the larger part of an L1
+// cache) meets all rows of A at hand; and a tile of C, kTileRows x 2 vectors, stays in registers while the sum runs. A
+// is not packed: each of its rows is a pointer, and the sum walks over `Run`s, stretches that lie at the same offsets
+// in every row. A matrix is one run; a convolution's pixel is one run a filter row, so it needs no copy of its patches
+// (im2col). An element's sum has one order, whatever the number of threads.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "demi/core/parallel.h"
 #include "demi/core/tensor.h"
+#include "demi/kernels/cpu/convert.h"
 
 namespace demi::kernels::cpu {
 
@@ -53,29 +55,14 @@ class Workspace {
   Acc* data_;
 };
 
-// out = in, exactly: 16-bit elements become FP32.
-template <typename T, typename Acc>
-inline void widen(const T* in, Acc* out, int64_t n) {
-  int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Half>)  // compilers vectorize the loop below for all types but this one
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
-#endif
-  for (; i < n; ++i) out[i] = static_cast<Acc>(in[i]);
+// Beside those of convert.h: what is as wide as its sums is copied.
+template <typename Acc>
+inline void widen(const Acc* in, Acc* out, int64_t n) {
+  std::memcpy(out, in, static_cast<size_t>(n) * sizeof(Acc));
 }
-
-// out = in, rounded to nearest even.
-template <typename T, typename Acc>
-inline void narrow(const Acc* in, T* out, int64_t n) {
-  int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Half>)
-    for (; i + 8 <= n; i += 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                       _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-  for (; i < n; ++i) out[i] = static_cast<T>(in[i]);
+template <typename Acc>
+inline void narrow(const Acc* in, Acc* out, int64_t n) {
+  std::memcpy(out, in, static_cast<size_t>(n) * sizeof(Acc));
 }
 
 // `length` steps of the sum: from step `a` on in each row of A, from row `b` on in B.
@@ -83,8 +70,7 @@ struct Run {
   int64_t a, b, length;
 };
 
-// c [kTileRows, kVectors vectors] = (add ? c : 0) + sum over the runs' steps of rows[.][step * kStep] * b[step *
-// b_step].
+// c [kTileRows, kVectors vectors] = (add ? c : 0) + the sum over all steps of rows[.][step * kStep] * b[step * b_step].
 template <int kVectors, int kStep, typename Acc>
 void multiply_tile(const Acc* const* rows, const Run* runs, int64_t run_count, const Acc* b, int64_t b_step, Acc* c,
                    int64_t c_step, bool add) {
@@ -186,7 +172,7 @@ inline Blocks cut_into_blocks(const std::vector<std::pair<int64_t, int64_t>>& st
   return blocks;
 }
 
-// Rows of A and of C: the caller keeps `rows` and `out` filled up to a multiple of kTileRows.
+// Where the rows of A begin, and those of C.
 template <typename Acc, typename Out>
 struct RowPointers {
   std::vector<const Acc*> a;

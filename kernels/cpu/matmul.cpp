@@ -2,6 +2,8 @@
 // threads; each thread takes blocks of C's rows, or, when there are few rows, of its columns.
 #include "demi/kernels/matmul.h"
 
+#include <type_traits>
+
 #include "demi/kernels/cpu/gemm.h"
 
 namespace demi::kernels::cpu {
