@@ -14,6 +14,6 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work_dir}/build -G Ninja 
   -D CMAKE_PREFIX_PATH=${work_dir}/prefix -D CMAKE_CXX_COMPILER=${compiler} -D "CMAKE_CXX_FLAGS=${flags}")
 run(${CMAKE_COMMAND} --build ${work_dir}/build)
 run(${work_dir}/build/consumer)
-if(NOT output STREQUAL "6\n")
+if(NOT output STREQUAL "2 0 6 2\n")
   message(FATAL_ERROR "consumer printed ${output}")
 endif()
