@@ -8,11 +8,11 @@
 namespace demi {
 
 struct BatchNormArguments {
-  Variable weight, bias;             // [C] FP32; either may be undefined
-  Buffer running_mean, running_var;  // [C]; may be undefined in training
+  Variable weight{}, bias{};             // [C] FP32; either may be undefined
+  Buffer running_mean{}, running_var{};  // [C]; may be undefined in training
   bool training = true;
   double momentum = 0.1, eps = 1e-5;
-  Variable residual;  // added before the ReLU; undefined for none
+  Variable residual{};  // added before the ReLU; undefined for none
   bool relu = false;
 };
 
