@@ -1,0 +1,194 @@
+// Whole training steps, from batch to weights: what a user would notice when a part of mixed precision is wrong.
+#include <cmath>
+#include <memory>
+
+#include "demi/amp/autocast.h"
+#include "demi/amp/grad_scaler.h"
+#include "demi/autograd/engine.h"
+#include "demi/kernels/fill.h"
+#include "demi/kernels/random.h"
+#include "demi/nn/functional/arithmetic.h"
+#include "demi/nn/functional/linear.h"
+#include "demi/nn/functional/loss.h"
+#include "demi/nn/functional/shape.h"
+#include "demi/nn/resnet.h"
+#include "demi/optim/lr_schedule.h"
+#include "demi/optim/sgd.h"
+#include "devices.h"
+
+#if DEMI_CUDA
+#include "demi/core/cuda/graph.h"
+#endif
+
+namespace demi::test {
+namespace {
+
+// A small ResNet with everything that a training step has, on a fixed batch.
+struct Training {
+  std::unique_ptr<nn::ResNet> model;
+  std::unique_ptr<optim::SGD> sgd;
+  std::unique_ptr<optim::Schedule> schedule;
+  amp::GradScaler scaler;
+  DType dtype;
+  Tensor images, labels, loss;
+
+  Training(Device device, DType dtype, double scale = 1024)
+      : scaler({.init_scale = scale, .growth_interval = 3, .enabled = dtype == DType::F16}), dtype(dtype) {
+    manual_seed(7);
+    model = nn::resnet18({.width = 0.125});
+    model->to(device);
+    sgd = std::make_unique<optim::SGD>(model->parameters(),
+                                       optim::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 5e-4});
+    schedule = std::make_unique<optim::Schedule>(*sgd, optim::cosine({.lr = 0.05, .total_steps = 40}));
+    images = tensor_of(noise(8 * 32 * 32 * 3), {8, 32, 32, 3}, DType::F32, device);
+    labels = Tensor::from<int64_t>({0, 1, 2, 3, 4, 5, 6, 7}, {8}, device);
+    loss = Tensor::zeros({}, DType::F32, device);
+  }
+
+  optim::StepOutcome step() {
+    sgd->zero_grad();
+    Variable l;
+    {
+      const amp::Autocast region(dtype);
+      l = nn::cross_entropy((*model)(images), labels);
+    }
+    loss.copy_from(l.tensor());
+    backward(scaler.scale(l));
+    const optim::StepOutcome outcome = scaler.step(*sgd);
+    scaler.update();
+    schedule->step();
+    return outcome;
+  }
+
+  // Every number that a step may change, as it lies in memory.
+  std::map<std::string, std::vector<double>> everything() const {
+    std::map<std::string, std::vector<double>> all;
+    for (const auto& [name, t] : model->state()) all["model." + name] = values_of(t);
+    for (const auto& [name, t] : sgd->state()) all["optimizer." + name] = values_of(t);
+    return all;
+  }
+};
+
+class TrainingStep : public OnDevice {};
+DEMI_ON_ALL_DEVICES(TrainingStep);
+
+TEST_P(TrainingStep, LearnsAFixedBatchInEveryPrecision) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    Training t(device(), dtype);
+    t.step();
+    const float first = t.loss.item<float>();
+    for (int i = 0; i < 12; ++i) t.step();
+    EXPECT_GT(first, 1.5f) << name_of(dtype);
+    EXPECT_LT(t.loss.item<float>(), 0.5f * first) << name_of(dtype);
+  }
+}
+
+TEST_P(TrainingStep, HalfPrecisionFollowsFp32) {
+  Training full(device(), DType::F32), half(device(), DType::F16);
+  for (int i = 0; i < 3; ++i) {
+    full.step();
+    half.step();
+    EXPECT_NEAR(half.loss.item<float>(), full.loss.item<float>(), 0.05f * full.loss.item<float>()) << "step " << i;
+  }
+}
+
+// A skipped step leaves no trace: weights, momentum, counters, learning rate and running statistics keep their bits.
+TEST_P(TrainingStep, OverflowLeavesNoTraceInWeightsMomentumScheduleOrRunningStatistics) {
+  Training t(device(), DType::F16);
+  t.step();
+  const auto before = t.everything();
+  const double scale = t.scaler.get_scale();
+  const Tensor good = t.images.clone();
+  std::vector<double> values = values_of(t.images);
+  values[100] = 70000;  // infinity in FP16
+  t.images = tensor_of(values, t.images.shape(), DType::F32, device());
+  EXPECT_TRUE(t.step().skipped());
+  EXPECT_EQ(t.everything(), before);
+  EXPECT_EQ(t.scaler.get_scale(), scale / 2);
+  t.images = good;
+  t.model->eval();
+  {
+    const NoGrad off;
+    for (double v : values_of((*t.model)(t.images).tensor())) EXPECT_TRUE(std::isfinite(v));
+  }
+  t.model->train();
+  EXPECT_FALSE(t.step().skipped());
+  EXPECT_NE(t.everything(), before);
+}
+
+// A skipped step and then the same data give exactly what the data alone give.
+TEST_P(TrainingStep, GoesOnAfterASkipAsIfItHadNotHappened) {
+  Training skips(device(), DType::F16), straight(device(), DType::F16, 512);
+  const Tensor good = skips.images.clone();
+  Tensor bad = good.clone();
+  kernels::fill(bad, 1e30);
+  skips.images = bad;
+  EXPECT_TRUE(skips.step().skipped());  // 1024 falls to 512
+  skips.images = good;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(skips.step().skipped());
+    straight.step();
+  }
+  EXPECT_EQ(skips.everything(), straight.everything());
+}
+
+// Six batches in windows of four: the last window divides by the two that are there, and nothing is left over.
+TEST_P(TrainingStep, AccumulationDividesAShortLastWindowByWhatIsInIt) {
+  for (const DType dtype : {DType::F32, DType::F16}) {
+    const Parameter w(tensor_of({1, 1}, {1, 2}, DType::F32, device()));
+    optim::SGD sgd(std::vector{w}, {.lr = 1});
+    amp::GradScaler scaler({.init_scale = 256, .enabled = dtype == DType::F16});
+    double expected = 1;
+    for (const int window : {4, 2}) {
+      sgd.zero_grad();
+      for (int i = 0; i < window; ++i) {
+        const amp::Autocast region(dtype);
+        const Variable x = tensor_of({1, 1}, {1, 2}, DType::F32, device());
+        const Variable y = linear(x, w);  // w0 + w1: each gradient is 1
+        backward(scaler.scale(scale(reshape(y, {}), 1.0 / window)));
+      }
+      scaler.step(sgd);
+      scaler.update();
+      expected -= 1;
+      expect_close(values_of(w.master()), {expected, expected}, 0, 0, "weights");
+    }
+  }
+}
+
+// One bad micro-batch spoils its window, once.
+TEST_P(TrainingStep, OverflowInOneMicroBatchDropsTheWholeWindowAndHalvesTheScaleOnce) {
+  const Parameter w(tensor_of({1}, {1, 1}, DType::F32, device()));
+  optim::SGD sgd(std::vector{w}, {.lr = 1});
+  amp::GradScaler scaler({.init_scale = 256});
+  sgd.zero_grad();
+  for (int i = 0; i < 4; ++i) {
+    const amp::Autocast region(DType::F16);
+    const Variable x = tensor_of({i == 1 ? 70000.0 : 1.0}, {1, 1}, DType::F32, device());
+    backward(scaler.scale(scale(reshape(linear(x, w), {}), 0.25)));
+  }
+  EXPECT_TRUE(scaler.step(sgd).skipped());
+  scaler.update();
+  EXPECT_EQ(w.master().item<float>(), 1.0f);
+  EXPECT_EQ(scaler.get_scale(), 128);
+}
+
+#if DEMI_CUDA
+// A synchronization inside a capture is an error, so a step that is captured has none; and a replayed step is the eager
+// one.
+TEST(TrainingStepGraph, AWholeStepIsCapturedAndReplaysToTheSameBits) {
+  if (cuda_is_missing()) GTEST_SKIP() << "no CUDA device";
+  set_deterministic(true);
+  for (const DType dtype : {DType::F32, DType::F16}) {
+    Training eager(Device::cuda(), dtype), replayed(Device::cuda(), dtype);
+    for (int i = 0; i < 8; ++i) eager.step();
+    cuda::Graph graph([&] { (void)replayed.step(); }, 3);
+    for (int i = 0; i < 5; ++i) graph.replay();
+    EXPECT_EQ(replayed.everything(), eager.everything()) << name_of(dtype);
+    EXPECT_EQ(replayed.scaler.get_scale(), eager.scaler.get_scale());
+  }
+  set_deterministic(false);
+}
+#endif
+
+}  // namespace
+}  // namespace demi::test
