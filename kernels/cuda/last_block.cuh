@@ -21,11 +21,13 @@ inline int counter_slot() {
 // (to be read with __ldcg). The counter is back at 0 then. Blocks are one-dimensional.
 __device__ __forceinline__ bool last_block(unsigned* counter, unsigned blocks) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(counter, blocks - 1) == blocks - 1;  // wraps to 0 by itself
+  if (threadIdx.x == 0) {  // its fences count for the whole block, since the barriers order the block around it
+    __threadfence();
+    last = atomicInc(counter, blocks - 1) == blocks - 1;  // wraps to 0 by itself
+    __threadfence();
+  }
   __syncthreads();
-  __threadfence();
   return last;
 }
 
