@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "demi/core/memory.h"
 #include "demi/core/parallel.h"
@@ -44,6 +45,8 @@ Colour random_colour(Draw& draw) { return {draw.uniform(0, 1), draw.uniform(0, 1
 
 float distance(const Colour& a, const Colour& b) { return std::hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]); }
 
+float brightness(const Colour& c) { return 0.3f * c[0] + 0.6f * c[1] + 0.1f * c[2]; }
+
 // A colour well apart from `other`.
 Colour contrasting_colour(Draw& draw, const Colour& other) {
   Colour best = random_colour(draw);
@@ -52,6 +55,15 @@ Colour contrasting_colour(Draw& draw, const Colour& other) {
     if (distance(next, other) > distance(best, other)) best = next;
   }
   return best;
+}
+
+// Background and foreground, the latter always the brighter one: forms of either polarity take a network long to see.
+std::pair<Colour, Colour> random_pair(Draw& draw) {
+  Colour dark = random_colour(draw), bright = random_colour(draw);
+  for (int tries = 0; tries < 16 && std::abs(brightness(dark) - brightness(bright)) < 0.25f; ++tries)
+    bright = random_colour(draw);
+  if (brightness(dark) > brightness(bright)) std::swap(dark, bright);
+  return {dark, bright};
 }
 
 // Signed distance, negative inside, of a regular polygon-like star with `points` tips: radius `outer` at the tips,
@@ -159,7 +171,7 @@ void paint_clutter(Draw& draw, Canvas& canvas, const Colour& background) {
 
 void draw_image(uint64_t seed, uint64_t image, Form form, uint8_t* out) {
   Draw draw(seed, image);
-  const Colour background = random_colour(draw), foreground = contrasting_colour(draw, background);
+  const auto [background, foreground] = random_pair(draw);
   Canvas canvas(draw, background);
   paint_clutter(draw, canvas, background);
 
