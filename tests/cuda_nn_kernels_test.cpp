@@ -168,7 +168,7 @@ TEST_F(CudaNnKernels, BatchNormSurvivesOutliersFirst) {
     const BatchNormResult a = batch_norm_train(send(x), {}, {}, {}, none, none, {});
     const BatchNormResult b = batch_norm_train(x, {}, {}, {}, none, none, {});
     expect_same(a.inv_std, b.inv_std, "inv_std", 0, 2e-6);
-    expect_same(a.mean, b.mean, "mean", 1e-6 / values_of(b.inv_std)[0], 1e-6);  // of the standard deviation
+    expect_same(a.mean, b.mean, "mean", 4e-6 / values_of(b.inv_std)[0], 1e-6);  // of the standard deviation
   }
 }
 
