@@ -1,6 +1,6 @@
 // A built-in set in CIFAR-10's format, so that programs run with no download: 10 classes of drawn shapes and textures.
 // Colours, place, size, tilt, clutter and noise are random and alike in all classes, so only the form tells: a linear
-// model on the pixels stays far below 60 %, a small ResNet passes 95 % in a few epochs.
+// model on the pixels stays under 50 %, a ResNet-18 of a quarter of the width passes 99 % in four epochs.
 #pragma once
 
 #include <string_view>
