@@ -152,17 +152,14 @@ void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& y, con
       sums =
           column_sums<2, A>(rows, channels, [=, &centre](int64_t at, int64_t n, int64_t c, const std::array<A*, 2>& s) {
             Reader<T> read_g, read_x, read_y;
-            alignas(64) A gated[kBlock];
             const A *g = read_g(grad + at, n), *v = read_x(in + at, n), *m = centre.data() + c;
-            if (out) {
-              map_block(n, gate, gated, g, read_y(out + at, n));
-              g = gated;
-            }
+            const A* z = out ? read_y(out + at, n) : nullptr;
             A *first = s[0], *second = s[1];
 #pragma GCC ivdep
             for (int64_t i = 0; i < n; ++i) {
-              first[i] += g[i];
-              second[i] += g[i] * (v[i] - m[i]);
+              const A passed = z ? gate(g[i], z[i]) : g[i];
+              first[i] += passed;
+              second[i] += passed * (v[i] - m[i]);
             }
           });
       for (size_t c = 0; c < per_channel; ++c) sums[per_channel + c] *= static_cast<double>(inverse[c]);
@@ -180,28 +177,30 @@ void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& y, con
     });
     T* to_x = dx.mutable_data<T>();
     T* to_r = dresidual.defined() ? dresidual.mutable_data<T>() : nullptr;
+    const auto train = [](A g, A v, A m, A s, A t, A u) { return s * (g - t - (v - m) * u); };
+    const auto train_relu = [=](A g, A z, A v, A m, A s, A t, A u) { return train(gate(g, z), v, m, s, t, u); };
+    const auto eval = [](A g, A s) { return s * g; };
+    const auto eval_relu = [=](A g, A z, A s) { return s * gate(g, z); };
+    const auto same = [](A g) { return g; };
     parallel_for(rows, row_grain(channels), [&](int64_t begin, int64_t end) {
       Reader<T> read_g, read_x, read_y;
-      Writer<T> write_x, write_r;
-      alignas(64) A gated[kBlock];
+      Writer<T> writer;
       for_channel_blocks(begin, end, channels, [&](int64_t at, int64_t n, int64_t c) {
-        const A* g = read_g(grad + at, n);
-        if (out) {
-          map_block(n, gate, gated, g, read_y(out + at, n));
-          g = gated;
-        }
+        const A *g = read_g(grad + at, n), *z = out ? read_y(out + at, n) : nullptr;
         if (to_r) {
-          std::copy(g, g + n, write_r.at(to_r + at));
-          write_r.commit(to_r + at, n);
+          A* to = writer.at(to_r + at);
+          z ? map_block(n, gate, to, g, z) : map_block(n, same, to, g);
+          writer.commit(to_r + at, n);
         }
-        if (training)
-          map_block(
-              n, [](A d, A v, A m, A s, A t, A u) { return s * (d - t - (v - m) * u); }, write_x.at(to_x + at), g,
-              read_x(in + at, n), centre.data() + c, k.data() + c, p.data() + c, q.data() + c);
-        else
-          map_block(
-              n, [](A d, A s) { return s * d; }, write_x.at(to_x + at), g, k.data() + c);
-        write_x.commit(to_x + at, n);
+        A* to = writer.at(to_x + at);
+        const A* gains = k.data() + c;
+        if (training) {
+          const A *v = read_x(in + at, n), *m = centre.data() + c, *t = p.data() + c, *u = q.data() + c;
+          z ? map_block(n, train_relu, to, g, z, v, m, gains, t, u) : map_block(n, train, to, g, v, m, gains, t, u);
+        } else {
+          z ? map_block(n, eval_relu, to, g, z, gains) : map_block(n, eval, to, g, gains);
+        }
+        writer.commit(to_x + at, n);
       });
     });
     if (!dweight.defined()) return;

@@ -12,7 +12,7 @@
 
 namespace demi::kernels::cpu {
 
-constexpr int64_t kBlock = 1024;       // elements converted at a time: a few operands' blocks fit the L1 cache
+constexpr int64_t kBlock = 512;        // elements converted at a time: blocks of eight operands fit the L1 cache
 constexpr int64_t kGrain = 16 * 1024;  // elements that are worth a thread
 constexpr int64_t kPart = 64 * 1024;   // elements summed into one partial sum, whatever the number of threads
 
