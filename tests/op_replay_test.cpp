@@ -46,10 +46,10 @@ OpCaseFile small_file(const char* attrs, std::vector<float> expected) {
 TEST(OpReplayJudge, NamesTensorErrorAndLimit) {
   OpCaseFile file = small_file("{}", {0, 2, 3});
   EXPECT_EQ(replay(file, file.cases[0], {}, DType::F32).kind, Verdict::Kind::Passed);
-  file = small_file("{}", {0, 2, 3.0003f});
+  file = small_file("{}", {0, 2, 3 + 0x1p-12f});
   Verdict verdict = replay(file, file.cases[0], {}, DType::F32);
   EXPECT_EQ(verdict.kind, Verdict::Kind::Failed);
-  EXPECT_NE(verdict.notes.at(0).find("y: error 1.0"), std::string::npos) << verdict.notes[0];
+  EXPECT_NE(verdict.notes.at(0).find("y: error 8.137e-05"), std::string::npos) << verdict.notes[0];
   EXPECT_NE(verdict.notes.at(0).find("limit 5.0e-06"), std::string::npos) << verdict.notes[0];
   file = small_file("{}", {0, 2, INFINITY});
   EXPECT_EQ(replay(file, file.cases[0], {}, DType::F32).kind, Verdict::Kind::Failed);
