@@ -1,23 +1,27 @@
 // Softmax cross-entropy with integer labels and label smoothing s over C classes:
 //   loss_n = (1 - s) (lse_n - x[n, label_n]) + s / C sum_c (lse_n - x[n, c]),   lse_n = log sum_c exp x[n, c]
 // and its gradient  dx[n, c] = g_n (softmax(x)[n, c] - (1 - s) [c = label_n] - s / C).
+// A sure prediction has a loss of log(1 + a little) and a gradient of 1 - a little - 1. To keep the digits of the
+// little, lse is held as maximum and log_sum = log1p(the rest), and softmax - 1 comes from expm1.
 #pragma once
 
 #include "demi/kernels/dispatch.h"
 
 namespace demi::kernels {
 
-// loss: FP32 (FP64 for FP64), [] for mean and sum, [N] for none; lse: [N]. dy has the loss's shape.
+// loss: FP32 (FP64 for FP64), [] for mean and sum, [N] for none; log_sum: [N], log sum_c exp(x[n, c] - max_c x[n, c]).
+// dy has the loss's shape.
 // A label outside [0, C) is an error that names sample and label: thrown at once on the CPU, on CUDA reported through
 // the error word (the row then counts as NaN in the loss and 0 in the gradient).
 DEMI_BACKENDS(void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing, Reduction reduction,
-                                 Tensor& loss, Tensor& lse);
+                                 Tensor& loss, Tensor& log_sum);
               void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
-                                          const Tensor& lse, double smoothing, Reduction reduction, Tensor& dlogits);
+                                          const Tensor& log_sum, double smoothing, Reduction reduction,
+                                          Tensor& dlogits);
               void count_correct(const Tensor& logits, const Tensor& labels, Tensor& count);)
 
 struct CrossEntropyResult {
-  Tensor loss, lse;
+  Tensor loss, log_sum;
 };
 
 // logits: [N, C] floating, labels: [N] int64, 0 <= smoothing <= 1. The mean of no samples is an Error.
@@ -33,21 +37,21 @@ inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& labe
   const DType wide = logits.dtype() == DType::F64 ? DType::F64 : DType::F32;
   CrossEntropyResult r;
   r.loss = Tensor::empty(reduction == Reduction::None ? labels.shape() : Shape{}, wide, logits.device());
-  r.lse = Tensor::empty(labels.shape(), wide, logits.device());
+  r.log_sum = Tensor::empty(labels.shape(), wide, logits.device());
   if (logits.numel() > 0)
-    DEMI_DISPATCH(logits, cross_entropy, logits, labels, smoothing, reduction, r.loss, r.lse);
+    DEMI_DISPATCH(logits, cross_entropy, logits, labels, smoothing, reduction, r.loss, r.log_sum);
   else
     r.loss.zero();
   return r;
 }
 
 // dlogits: logits' shape and dtype, rounded once from FP32.
-inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels, const Tensor& lse,
-                                     double smoothing, Reduction reduction) {
+inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
+                                     const Tensor& log_sum, double smoothing, Reduction reduction) {
   check_same_device("cross_entropy_backward", dy, logits);
   Tensor dlogits = Tensor::empty(logits.shape(), logits.dtype(), logits.device());
   if (logits.numel() > 0)
-    DEMI_DISPATCH(logits, cross_entropy_backward, dy, logits, labels, lse, smoothing, reduction, dlogits);
+    DEMI_DISPATCH(logits, cross_entropy_backward, dy, logits, labels, log_sum, smoothing, reduction, dlogits);
   return dlogits;
 }
 

@@ -1,6 +1,7 @@
 // Softmax cross-entropy, one sample a row. Labels are checked before anything is written.
 #include "demi/kernels/cross_entropy.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "demi/kernels/cpu/elementwise.h"
@@ -16,27 +17,36 @@ const int64_t* checked_labels(const char* op, const Tensor& labels, int64_t clas
   return label;
 }
 
+template <typename T>
+Accumulator<T> largest_of(const T* x, int64_t n) {
+  auto m = static_cast<Accumulator<T>>(x[0]);
+  for (int64_t i = 1; i < n; ++i) m = std::max(m, static_cast<Accumulator<T>>(x[i]));
+  return m;
+}
+
 }  // namespace
 
 void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing, Reduction reduction, Tensor& loss,
-                   Tensor& lse) {
+                   Tensor& log_sum) {
   visit_floating(logits.dtype(), "cross_entropy", [&](auto type) {
     using T = typename decltype(type)::type;
     using A = Accumulator<T>;
     const int64_t samples = logits.size(0), classes = logits.size(1);
     const int64_t* label = checked_labels("cross_entropy", labels, classes);
     const T* in = logits.data<T>();
-    A* log_sum_exp = lse.mutable_data<A>();
+    A* kept = log_sum.mutable_data<A>();
     std::vector<double> losses(static_cast<size_t>(samples));
     parallel_for(samples, std::max<int64_t>(1, kGrain / 8 / classes), [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         const T* x = in + n * classes;
-        A m = static_cast<A>(x[0]);
-        for (int64_t c = 1; c < classes; ++c) m = static_cast<A>(x[c]) > m ? static_cast<A>(x[c]) : m;
-        double sum = 0;
-        for (int64_t c = 0; c < classes; ++c) sum += static_cast<double>(std::exp(static_cast<A>(x[c]) - m));
-        const double log_sum = std::log(sum), largest = static_cast<double>(m);
-        const auto distance = [&](int64_t c) { return log_sum + (largest - static_cast<double>(x[c])); };  // lse - x[c]
+        const double largest = static_cast<double>(largest_of(x, classes));
+        double ones = 0, rest = 0;  // of the sum of exp(x - largest)
+        for (int64_t c = 0; c < classes; ++c) {
+          const double d = static_cast<double>(x[c]) - largest;
+          (d == 0 ? ones : rest) += std::exp(d);
+        }
+        const double log_of_sum = std::log1p(ones - 1 + rest);
+        const auto distance = [&](int64_t c) { return log_of_sum + (largest - static_cast<double>(x[c])); };
         double value = (1 - smoothing) * distance(label[n]);
         if (smoothing > 0) {  // else a class ruled out by -infinity would give 0 * infinity
           double all = 0;
@@ -44,7 +54,7 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
           value += smoothing / static_cast<double>(classes) * all;
         }
         losses[static_cast<size_t>(n)] = value;
-        log_sum_exp[n] = static_cast<A>(largest + log_sum);
+        kept[n] = static_cast<A>(log_of_sum);
       }
     });
     A* out = loss.mutable_data<A>();
@@ -58,7 +68,7 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
   });
 }
 
-void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels, const Tensor& lse,
+void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels, const Tensor& log_sum,
                             double smoothing, Reduction reduction, Tensor& dlogits) {
   visit_floating(logits.dtype(), "cross_entropy_backward", [&](auto type) {
     using T = typename decltype(type)::type;
@@ -66,17 +76,18 @@ void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor
     const int64_t samples = logits.size(0), classes = logits.size(1);
     const int64_t* label = checked_labels("cross_entropy_backward", labels, classes);
     const T* in = logits.data<T>();
-    const A *grad = dy.data<A>(), *log_sum_exp = lse.data<A>();
+    const A *grad = dy.data<A>(), *kept = log_sum.data<A>();
     T* out = dlogits.mutable_data<T>();
-    const A spread = static_cast<A>(smoothing / static_cast<double>(classes)), target = static_cast<A>(1 - smoothing);
+    const A spread = static_cast<A>(smoothing / static_cast<double>(classes)), smooth = static_cast<A>(smoothing);
     const A count = reduction == Reduction::Mean ? static_cast<A>(samples) : A(1);
     parallel_for(samples, std::max<int64_t>(1, kGrain / 8 / classes), [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         const A g = (reduction == Reduction::None ? grad[n] : *grad) / count;
         const T* x = in + n * classes;
+        const A m = largest_of(x, classes);
         for (int64_t c = 0; c < classes; ++c) {
-          const A p = std::exp(static_cast<A>(x[c]) - log_sum_exp[n]);
-          out[n * classes + c] = T(g * (p - (c == label[n] ? target : A(0)) - spread));
+          const A d = static_cast<A>(x[c]) - m - kept[n];
+          out[n * classes + c] = T(g * ((c == label[n] ? std::expm1(d) + smooth : std::exp(d)) - spread));
         }
       }
     });

@@ -12,9 +12,9 @@ Variable cross_entropy(const Variable& logits_in, const Tensor& labels, const Cr
   const Tensor& logits = in[0].tensor();
   const kernels::CrossEntropyResult r =
       kernels::cross_entropy(logits, labels, options.label_smoothing, options.reduction);
-  return record("cross_entropy", r.loss, in, [=, lse = r.lse](const Tensor& dy) {
+  return record("cross_entropy", r.loss, in, [=, log_sum = r.log_sum](const Tensor& dy) {
     return std::vector<Tensor>{
-        kernels::cross_entropy_backward(dy, logits, labels, lse, options.label_smoothing, options.reduction)};
+        kernels::cross_entropy_backward(dy, logits, labels, log_sum, options.label_smoothing, options.reduction)};
   });
 }
 
