@@ -20,16 +20,11 @@ struct Team {
     return blockIdx.x * static_cast<int64_t>(kThreads / kTeam) + threadIdx.x / kTeam;
   }
   static __device__ int64_t step() { return static_cast<int64_t>(gridDim.x) * (kThreads / kTeam); }
-  static __device__ double sum(double v) {
-    v = warp_sum(v);
-    if constexpr (kTeam == 32) return v;
-    __shared__ double warps[kThreads / 32];
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = 0;
-    for (double w : warps) v += w;
-    return v;
+  static __device__ float sum(float v) {
+    if constexpr (kTeam == 32)
+      return warp_sum(v);
+    else
+      return block_sum(v);
   }
   static __device__ float max(float v) {  // drops NaN
     v = warp_max(v);
@@ -49,51 +44,36 @@ struct Team {
   }
 };
 
-// exp in the precision that the logits deserve. FP32 ones get FP64: the loss and the gradient of a sure prediction are
-// the small difference of the largest probability from 1.
-template <typename T>
-__device__ __forceinline__ double exp_for(double d) {
-  if constexpr (std::is_same_v<T, float>)
-    return exp(d);
-  else
-    return static_cast<double>(expf(static_cast<float>(d)));
-}
-
 template <int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads)
     loss_kernel(const T* __restrict__ logits, const int64_t* __restrict__ labels, int64_t samples, int64_t classes,
-                double smoothing, Reduction reduction, float* loss, double* lse, float* partial, int slot,
+                float smoothing, Reduction reduction, float* loss, float* log_sums, float* partial, int slot,
                 ErrorWord* word) {
   using team = Team<kTeam>;
   float total = 0;
   for (int64_t n = team::first_row(); n < samples; n += team::step()) {  // all threads of a team stay together
     const T* x = logits + n * classes;
-    float largest = -INFINITY;
-    for (int64_t c = team::lane(); c < classes; c += kTeam) largest = fmaxf(largest, static_cast<float>(x[c]));
-    largest = team::max(largest);
-    double sum = 0, below = 0;  // of exp(x - largest), of largest - x
+    const float largest = team::largest(x, classes);
+    float ones = 0, rest = 0, below = 0;  // of the sum of exp(x - largest); the sum of largest - x
     for (int64_t c = team::lane(); c < classes; c += kTeam) {
-      const double d = static_cast<double>(static_cast<float>(x[c])) - static_cast<double>(largest);
-      sum += exp_for<T>(d);
+      const float d = static_cast<float>(x[c]) - largest;
+      (d == 0 ? ones : rest) += expf(d);
       below -= d;
     }
-    sum = team::sum(sum);
+    ones = team::sum(ones);
+    rest = team::sum(rest);
     if (smoothing > 0) below = team::sum(below);
     if (team::lane() != 0) continue;
-    const double log_sum = log(sum);
-    lse[2 * n] = static_cast<double>(largest);
-    lse[2 * n + 1] = log_sum;
+    const float log_sum = log1pf(ones - 1 + rest);
+    log_sums[n] = log_sum;
     const int64_t label = labels[n];
     float value;
     if (label < 0 || label >= classes) {
       report_error(word, ErrorWord::LabelOutOfRange, static_cast<int>(classes), n, label);
       value = NAN;
     } else {
-      const double distance =
-          log_sum + (static_cast<double>(largest) - static_cast<double>(static_cast<float>(x[label])));
-      value = static_cast<float>(smoothing > 0 ? (1 - smoothing) * distance +
-                                                     smoothing * (log_sum + below / static_cast<double>(classes))
-                                               : distance);
+      value = (1.0f - smoothing) * (log_sum + (largest - static_cast<float>(x[label])));
+      if (smoothing > 0) value += smoothing * (log_sum + below / static_cast<float>(classes));
     }
     if (reduction == Reduction::None)
       loss[n] = value;
@@ -109,20 +89,20 @@ __global__ void __launch_bounds__(kThreads)
 template <int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads)
     loss_backward_kernel(const float* dy, const T* __restrict__ logits, const int64_t* __restrict__ labels,
-                         const double* __restrict__ lse, int64_t samples, int64_t classes, double target, double spread,
-                         Reduction reduction, T* __restrict__ dlogits) {
+                         const float* __restrict__ log_sums, int64_t samples, int64_t classes, float smoothing,
+                         float spread, Reduction reduction, T* __restrict__ dlogits) {
   using team = Team<kTeam>;
   for (int64_t n = team::first_row(); n < samples; n += team::step()) {
     const int64_t label = labels[n];
     const bool valid = label >= 0 && label < classes;  // else the forward pass has reported it
-    double g = static_cast<double>(dy[reduction == Reduction::None ? n : 0]);
-    if (reduction == Reduction::Mean) g /= static_cast<double>(samples);
-    const double largest = lse[2 * n], log_sum = lse[2 * n + 1];
+    float g = dy[reduction == Reduction::None ? n : 0];
+    if (reduction == Reduction::Mean) g /= static_cast<float>(samples);
+    const float log_sum = log_sums[n], largest = team::largest(logits + n * classes, classes);
     for (int64_t c = team::lane(); c < classes; c += kTeam) {
       const int64_t at = n * classes + c;
-      const double p = exp_for<T>(static_cast<double>(static_cast<float>(logits[at])) - largest - log_sum);
-      const double d = g * (p - (c == label ? target : 0.0) - spread);
-      dlogits[at] = static_cast<T>(valid ? static_cast<float>(d) : 0.0f);
+      const float d = static_cast<float>(logits[at]) - largest - log_sum;
+      const float difference = (c == label ? expm1f(d) + smoothing : expf(d)) - spread;
+      dlogits[at] = static_cast<T>(valid ? g * difference : 0.0f);
     }
   }
 }
@@ -187,9 +167,9 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
       const int blocks = blocks_for(logits.size(0) * team, logits);
       Tensor partial = partial_sums(blocks, logits);
       loss_kernel<team><<<blocks, kThreads, 0, stream_of(logits)>>>(
-          logits.data<T>(), labels.data<int64_t>(), logits.size(0), logits.size(1), smoothing, reduction,
-          loss.mutable_data<float>(), log_sum.mutable_data<double>(), partial.mutable_data<float>(), counter_slot(),
-          error_word(logits.device()));
+          logits.data<T>(), labels.data<int64_t>(), logits.size(0), logits.size(1), static_cast<float>(smoothing),
+          reduction, loss.mutable_data<float>(), log_sum.mutable_data<float>(), partial.mutable_data<float>(),
+          counter_slot(), error_word(logits.device()));
     });
   });
 }
@@ -198,11 +178,11 @@ void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor
                             double smoothing, Reduction reduction, Tensor& dlogits) {
   visit_cuda(logits.dtype(), "cross_entropy_backward", [&](auto type) {
     using T = typename decltype(type)::type;
-    const double spread = smoothing / static_cast<double>(logits.size(1));
+    const float spread = static_cast<float>(smoothing / static_cast<double>(logits.size(1)));
     with_team(logits.size(1), [&](auto team) {
       loss_backward_kernel<team><<<blocks_for(logits.size(0) * team, logits), kThreads, 0, stream_of(logits)>>>(
-          dy.data<float>(), logits.data<T>(), labels.data<int64_t>(), log_sum.data<double>(), logits.size(0),
-          logits.size(1), 1 - smoothing, spread, reduction, dlogits.mutable_data<T>());
+          dy.data<float>(), logits.data<T>(), labels.data<int64_t>(), log_sum.data<float>(), logits.size(0),
+          logits.size(1), static_cast<float>(smoothing), spread, reduction, dlogits.mutable_data<T>());
     });
   });
 }
