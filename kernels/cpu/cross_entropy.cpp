@@ -45,7 +45,7 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
           const double d = static_cast<double>(x[c]) - largest;
           (d == 0 ? ones : rest) += std::exp(d);
         }
-        const double log_of_sum = std::log1p(ones - 1 + rest);
+        const double log_of_sum = std::log1p((ones + rest) - 1);  // a rest below FP64's resolution of 1 is nothing
         const auto distance = [&](int64_t c) { return log_of_sum + (largest - static_cast<double>(x[c])); };
         double value = (1 - smoothing) * distance(label[n]);
         if (smoothing > 0) {  // else a class ruled out by -infinity would give 0 * infinity

@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kThreads)
     rest = team::sum(rest);
     if (smoothing > 0) below = team::sum(below);
     if (team::lane() != 0) continue;
-    const float log_sum = log1pf(ones - 1 + rest);
+    // A rest below FP64's resolution of 1 is nothing, as on the CPU.
+    const float log_sum = log1pf(static_cast<float>((static_cast<double>(ones) + static_cast<double>(rest)) - 1));
     log_sums[n] = log_sum;
     const int64_t label = labels[n];
     float value;
