@@ -7,7 +7,7 @@
 int main() {
   using namespace demi;
   const Variable x(Tensor::from<float>({1, -2, 3}, {3}), true);
-  backward(nn::sum(nn::mul(nn::relu(x), x)));  // d/dx of the sum of relu(x) x: 2 x where x is positive
+  backward(sum(mul(relu(x), x)));  // d/dx of the sum of relu(x) x: 2 x where x is positive
   for (const float value : x.grad().to_vector<float>()) std::printf("%g ", static_cast<double>(value));
   nn::Linear linear({.in = 3, .out = 2});
   optim::SGD sgd(linear.parameters(), {.lr = 0.1});
