@@ -171,7 +171,7 @@ void add_convolutions(Cases& all) {
     std::vector<OpInput> inputs{{c.x}, {c.w}};
     if (c.bias) inputs.push_back({Shape{c.w[0]}});
     all.push_back({std::string("conv2d_") + c.name, inputs,
-                   [c](In in) { return Out{conv2d(in[0], in[1], c.bias ? in[2] : Variable{}, c.options)}; }});
+                   [c](In in) { return Out{conv2d(in[0], in[1], c.bias ? in[2] : Variable{}, c.options)}; }, 5});
   }
 }
 

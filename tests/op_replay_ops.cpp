@@ -227,7 +227,9 @@ void schedule_case(ReplayedCase& c) {
 void resnet18_steps_case(ReplayedCase& c) {
   const bool fp32 = c.dtype() == DType::F32;
   const Tensor x = c.input("x", Layout::Same, DType::F32).tensor(), labels = c.input("labels").tensor();
-  nn::ResNet net(nn::ResNetConfig{.width = c.attribute("width", 64.0) / 64.0});
+  const Tensor stem = c.stored("weights", "conv1.weight");
+  const double channels = stem.defined() ? static_cast<double>(stem.size(0)) : 64;
+  nn::ResNet net(nn::ResNetConfig{.width = c.attribute("width", channels) / 64});
   std::map<std::string, Tensor> weights;
   for (const std::string& name : c.names("weights")) {
     if (name.ends_with("num_batches_tracked")) continue;

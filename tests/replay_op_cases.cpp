@@ -23,8 +23,9 @@ int main(int argc, char** argv) {
 
   int counts[3] = {};
   try {
+    DEMI_CHECK(dtype_name == "fp32" || dtype_name == "fp16" || dtype_name == "bf16",
+               "--dtype is fp32, fp16 or bf16, not '{}'", dtype_name);
     const demi::DType dtype = demi::dtype_from_name(dtype_name);
-    DEMI_CHECK(dtype == demi::DType::F32 || demi::is_16bit(dtype), "--dtype is fp32, fp16 or bf16, not {}", dtype_name);
     const demi::Device device = demi::Device::parse(device_name);
     const demi::test::OpCaseFile cases = demi::test::read_op_cases(file);
     for (const auto& c : cases.cases) {
