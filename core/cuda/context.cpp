@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -126,9 +125,12 @@ ErrorWord* error_word(Device device) {
   const std::lock_guard lock(shared().mutex);
   if (!shared().device_word[slot].load(std::memory_order_relaxed)) {
     const backend::DeviceScope scope(device.index());
-    void *host = nullptr, *mapped = nullptr;
+    void *host = nullptr, *mapped = nullptr, *claimed = nullptr;
     DEMI_CUDA_CHECK(cudaHostAlloc(&host, sizeof(ErrorWord), cudaHostAllocMapped | cudaHostAllocPortable));
+    DEMI_CUDA_CHECK(cudaMalloc(&claimed, sizeof(int)));
+    DEMI_CUDA_CHECK(cudaMemset(claimed, 0, sizeof(int)));
     auto* word = new (host) ErrorWord{};
+    word->claimed = static_cast<int*>(claimed);
     DEMI_CUDA_CHECK(cudaHostGetDevicePointer(&mapped, host, 0));
     shared().host_word[slot].store(word, std::memory_order_release);
     shared().device_word[slot].store(static_cast<ErrorWord*>(mapped), std::memory_order_release);
@@ -140,18 +142,15 @@ void throw_pending_error(Device device) {
   ErrorWord* word = host_error_word(slot_of(device));
   if (!word) return;
   std::atomic_ref<int> code(word->code);
-  if (code.load(std::memory_order_acquire) == ErrorWord::None) return;
-  // -1: a kernel is just writing its report, on another stream than the one that was waited for.
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (code.load(std::memory_order_acquire) < 0)
-    if (std::chrono::steady_clock::now() > patience) return;  // then the next synchronization throws
   ErrorWord report;
   report.code = code.load(std::memory_order_acquire);
+  if (report.code == ErrorWord::None) return;
   report.detail = word->detail;
   report.index = word->index;
   report.value = word->value;
   // Of threads that come here at once, one throws.
-  if (report.code == ErrorWord::None || !code.compare_exchange_strong(report.code, ErrorWord::None)) return;
+  if (!code.compare_exchange_strong(report.code, ErrorWord::None)) return;
+  DEMI_CUDA_CHECK(cudaMemsetAsync(word->claimed, 0, sizeof(int), Context::get(device).stream()));
   throw Error(message_of(report));
 }
 

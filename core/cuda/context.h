@@ -53,20 +53,20 @@ struct ErrorWord {
   int detail;     // LabelOutOfRange: the number of classes; TooManyOverflows: consecutive overflows
   int64_t index;  // LabelOutOfRange: the sample; TooManyOverflows: the attempted step
   int64_t value;  // LabelOutOfRange: the label
+  int* claimed;   // in device memory: 1 once a thread has won; atomics on host memory are not to be had over PCIe
 };
 ErrorWord* error_word(Device device);     // the device's address of the word, for kernels
 void throw_pending_error(Device device);  // host: throws and clears when the word is set (does not synchronize)
 
 #if defined(__CUDACC__)
-// Device side: the first thread to report wins.
+// Device side: the first thread to report wins; the code is published last, so the host never reads half a report.
 __device__ inline void report_error(ErrorWord* word, ErrorWord::Code code, int detail, int64_t index, int64_t value) {
-  // The code is claimed with -1 first and published last, so the host never reads a half-written report.
-  if (atomicCAS_system(&word->code, ErrorWord::None, -1) != ErrorWord::None) return;
+  if (atomicCAS(word->claimed, 0, 1) != 0) return;
   word->detail = detail;
   word->index = index;
   word->value = value;
   __threadfence_system();
-  atomicExch_system(&word->code, code);
+  *static_cast<volatile int*>(&word->code) = code;
 }
 #endif
 
