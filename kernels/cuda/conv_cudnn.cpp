@@ -16,6 +16,9 @@
 #include <cudnn_frontend.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -33,7 +36,7 @@ namespace fe = cudnn_frontend;
 using demi::cuda::Context;
 using demi::cuda::Event;
 
-constexpr int kCandidates = 8;                        // plans built and timed a problem
+constexpr int kCandidates = 16;                       // plans built and timed a problem
 constexpr int kRuns = 5;                              // timed runs of each
 constexpr int64_t kMostWorkspace = int64_t{1} << 30;  // bytes; a plan that needs more is not considered
 constexpr std::chrono::seconds kSearchTime{3};        // no further candidate after this (some compile for a long time)
@@ -192,9 +195,11 @@ Plan search(const ConvProblem& problem, const ConvBuffers& buffers) {
   auto graph = make_graph(problem);
   check(graph->validate(), problem);
   if (graph->build_operation_graph(context.cudnn()).is_bad()) return {};
-  if (graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return {};
+  if (graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::B, fe::HeurMode_t::FALLBACK}).is_bad())
+    return {};
   graph->deselect_numeric_notes(refused_notes(problem)).deselect_workspace_greater_than(kMostWorkspace);
 
+  static const bool log = std::getenv("DEMI_LOG_PLANS") != nullptr;  // for those who want to see the candidates
   const auto begin = std::chrono::steady_clock::now();
   Plan best;
   float best_time = std::numeric_limits<float>::infinity();
@@ -210,6 +215,9 @@ Plan search(const ConvProblem& problem, const ConvBuffers& buffers) {
     ++tried;
     const auto bytes = static_cast<size_t>(workspace);
     const std::optional<float> time = measure(*graph, i, bytes, problem, buffers, deterministic());
+    if (log)
+      fmt::print(stderr, "[{}] x {} w {}: {} {:.1f} us\n", name_of(problem.op), problem.x, problem.w, name,
+                 time.value_or(NAN) * 1e3f);
     if (!time || *time >= best_time) continue;
     best_time = *time;
     best.index = i;
