@@ -1,5 +1,6 @@
 // Core on a CUDA device: copies, contexts, the error word, memory and graphs. Skipped where there is none.
 #if DEMI_CUDA
+#include <cstddef>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -101,16 +102,17 @@ TEST_F(CudaCore, HandlesBelongToTheThreadsStream) {
 }
 
 TEST_F(CudaCore, ReportsOfKernelsAreThrownOnceAndCleared) {
-  const auto report = [&](cuda::ErrorWord word) {
-    DEMI_CUDA_CHECK(cudaMemcpyAsync(cuda::error_word(device), &word, sizeof word, cudaMemcpyDefault,
-                                    cuda::Context::get(device).stream()));
+  const auto report = [&](cuda::ErrorWord::Code code, int detail, int64_t index, int64_t value) {
+    const cuda::ErrorWord word{code, detail, index, value, nullptr};  // all but the claim, which stays
+    DEMI_CUDA_CHECK(cudaMemcpyAsync(cuda::error_word(device), &word, offsetof(cuda::ErrorWord, claimed),
+                                    cudaMemcpyDefault, cuda::Context::get(device).stream()));
   };
   const Tensor t = filled(1);
-  report({cuda::ErrorWord::LabelOutOfRange, 3, 1, 1000});
+  report(cuda::ErrorWord::LabelOutOfRange, 3, 1, 1000);
   EXPECT_EQ(message_of([&] { synchronize(device); }),
             "[cross_entropy] label 1000 of sample 1 is out of range: the classes are 0 to 2");
   EXPECT_NO_THROW(synchronize(device));
-  report({cuda::ErrorWord::TooManyOverflows, 50, 1234, 0});
+  report(cuda::ErrorWord::TooManyOverflows, 50, 1234, 0);
   const std::string text = message_of([&] { (void)t.to_vector<float>(); });
   EXPECT_NE(text.find("50 steps in a row"), std::string::npos) << text;
   EXPECT_NE(text.find("1234"), std::string::npos) << text;

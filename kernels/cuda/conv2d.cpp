@@ -87,7 +87,25 @@ void fprop(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOpt
   }
 }
 
+// With stride 1 the gradient of the input is the forward convolution of dy with the turned filter. For IEEE FP32, whose
+// engines do not use tensor cores, cuDNN's forward engines are the faster ones: 559, 507, 485 and 515 us for the four
+// 3x3 convolutions of ResNet-18 at batch 256 on an H200, against 901, 684, 565 and 692 us for its dgrad engines.
+bool dgrad_as_fprop(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, const Tensor& dx) {
+  if (dy.dtype() != DType::F32 || float32_math() != Float32Math::Ieee || options.groups != 1) return false;
+  Conv2dOptions forward = options;
+  for (int i = 0; i < 2; ++i) {
+    const auto a = static_cast<size_t>(i);
+    forward.padding[a] = options.dilation[a] * (w.size(1 + i) - 1) - options.padding[a];
+    if (options.stride[a] != 1 || forward.padding[a] < 0) return false;
+  }
+  const memory::Scope scope(memory::Category::Workspace);
+  Tensor turned = Tensor::empty({w.size(3), w.size(1), w.size(2), w.size(0)}, w.dtype(), w.device());
+  turn_filter(w, turned);
+  return through_cudnn(ConvOp::Fprop, dy, turned, dx, {}, forward);
+}
+
 void dgrad(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, Tensor dx) {
+  if (dgrad_as_fprop(dy, w, options, dx)) return;
   if (!through_cudnn(ConvOp::Dgrad, dx, w, dy, {}, options)) conv_direct_dgrad(dy, w, options, dx);
 }
 

@@ -9,6 +9,9 @@ namespace demi::kernels::cuda {
 // 2 or 4 bytes, any alignment.
 void copy_channels(const Tensor& in, Tensor& out);
 
+// out [C, R, S, K] = the FP32 filter w [K, R, S, C] turned by 180 degrees, its channels exchanged.
+void turn_filter(const Tensor& w, Tensor& out);
+
 // The same results as cuDNN's, slower, for every case: kernels/conv2d.h has the shapes.
 void conv_direct(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2dOptions& options, Tensor& y);
 void conv_direct_dgrad(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, Tensor& dx);

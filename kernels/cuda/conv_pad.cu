@@ -48,6 +48,28 @@ void launch(const Tensor& in, Tensor& out) {
   DEMI_CUDA_CHECK(cudaGetLastError());
 }
 
+// out[c, R-1-r, S-1-s, k] = w[k, r, s, c]: a transposition of [K, RSC] in tiles, whose rows go to other places. Reads
+// and writes are coalesced. Bytes: the filter twice.
+__global__ void __launch_bounds__(kThreads)
+    turn_filter_kernel(const float* w, int64_t filters, int64_t taps, int64_t channels, float* out) {
+  __shared__ float tile[32][33];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t columns = taps * channels, across = (columns + 31) / 32, tiles = across * ((filters + 31) / 32);
+  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int64_t column = t % across * 32, filter = t / across * 32;
+    for (int i = warp; i < 32; i += kThreads / 32) {
+      if (filter + i < filters && column + lane < columns) tile[i][lane] = w[(filter + i) * columns + column + lane];
+    }
+    __syncthreads();
+    for (int i = warp; i < 32; i += kThreads / 32) {
+      const int64_t j = column + i, k = filter + lane;
+      if (j < columns && k < filters)
+        out[(j % channels * taps + taps - 1 - j / channels) * filters + k] = tile[lane][i];
+    }
+    __syncthreads();
+  }
+}
+
 // One thread watches the nanosecond clock. The loop is bounded, should the clock stand still.
 __global__ void hold_kernel(int64_t nanoseconds) {
   uint64_t start, now;
@@ -65,6 +87,13 @@ void copy_channels(const Tensor& in, Tensor& out) {
   DEMI_CHECK(in.numel() > 0 && in.dtype() == out.dtype(), "[copy_channels] from {} {} into {} {}", in.dtype(),
              in.shape(), out.dtype(), out.shape());
   size_of(in.dtype()) == 2 ? launch<uint16_t>(in, out) : launch<uint32_t>(in, out);
+}
+
+void turn_filter(const Tensor& w, Tensor& out) {
+  const int64_t tiles = (w.numel() / w.size(0) + 31) / 32 * ((w.size(0) + 31) / 32);
+  turn_filter_kernel<<<blocks_for(tiles * kThreads, w), kThreads, 0, stream_of(w)>>>(
+      w.data<float>(), w.size(0), w.size(1) * w.size(2), w.size(3), out.mutable_data<float>());
+  DEMI_CUDA_CHECK(cudaGetLastError());
 }
 
 void hold_stream(Device device, int microseconds) {
