@@ -1,8 +1,8 @@
 // Core on a CUDA device: copies, contexts, the error word, memory and graphs. Skipped where there is none.
 #if DEMI_CUDA
-#include <cstddef>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <thread>
