@@ -36,6 +36,13 @@ class OnDevice : public ::testing::TestWithParam<std::string> {
   Device device_;
 };
 
+// Convolution plans are not timed while one lives: for tests of many shapes, where the search would take most of the
+// time.
+struct WithoutPlanSearch {
+  WithoutPlanSearch() { set_deterministic(true); }
+  ~WithoutPlanSearch() { set_deterministic(false); }
+};
+
 inline std::string device_name(const ::testing::TestParamInfo<std::string>& info) { return info.param; }
 
 #define DEMI_ON_ALL_DEVICES(Fixture) \

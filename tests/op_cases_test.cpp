@@ -114,6 +114,7 @@ TEST_P(OpCaseTest, GradientsAreFiniteDifferences) {
 }
 
 TEST_P(OpCaseTest, CpuAndCudaAgree) {
+  const WithoutPlanSearch quick;
   if (cuda_is_missing()) GTEST_SKIP() << "no CUDA device";
   struct Limit {
     DType dtype;
