@@ -52,8 +52,9 @@ void max_pool2d(const Tensor& x, const Pool2dOptions& options, Tensor& y, Tensor
     int32_t* taken = index.mutable_data<int32_t>();
     for_pixels(y.shape(), [&](int64_t n, int64_t p, int64_t q, int64_t c, int64_t k) {
       Reader<T> read;
-      alignas(64) A best[kBlock];
+      Writer<T> writer;
       const int64_t to = ((n * y.size(1) + p) * y.size(2) + q) * channels + c;
+      A* best = writer.at(out + to);
       const Range rows = window(options, 0, p, height), columns = window(options, 1, q, width);
       int32_t* at = taken + to;
       std::fill_n(best, k, -std::numeric_limits<A>::infinity());
@@ -69,7 +70,7 @@ void max_pool2d(const Tensor& x, const Pool2dOptions& options, Tensor& y, Tensor
             at[i] = take ? here : at[i];
           }
         }
-      for (int64_t i = 0; i < k; ++i) out[to + i] = T(best[i]);
+      writer.commit(out + to, k);
     });
   });
 }
