@@ -2,6 +2,7 @@
 #include "demi/kernels/binary.h"
 
 #include "demi/kernels/cpu/broadcast.h"
+#include "demi/kernels/cpu/columns.h"
 
 namespace demi::kernels::cpu {
 namespace {
@@ -23,6 +24,21 @@ void visit_binary(BinaryOp op, F&& f) {
   }
 }
 
+// y = f(x, v) for v [C] under x [..., C] of few channels: v is repeated, so that the loop is longer than a row.
+template <typename T, typename F>
+void with_channels(const T* x, const T* v, int64_t rows, int64_t channels, F f, T* y) {
+  using A = Accumulator<T>;
+  const std::vector<A> repeated = repeat_channels<A>(channels, [v](int64_t c) { return static_cast<A>(v[c]); });
+  parallel_for(rows, row_grain(channels), [&](int64_t begin, int64_t end) {
+    Reader<T> read;
+    Writer<T> writer;
+    for_channel_blocks(begin, end, channels, [&](int64_t at, int64_t n, int64_t c) {
+      map_block(n, f, writer.at(y + at), read(x + at, n), repeated.data() + c);
+      writer.commit(y + at, n);
+    });
+  });
+}
+
 }  // namespace
 
 void binary(BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
@@ -35,6 +51,11 @@ void binary(BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
       const BroadcastLoop<2> loop(y.shape(), {&a.shape(), &b.shape()});
       const auto [stride_a, stride_b] = loop.row_stride();
       const int64_t length = loop.row_length();
+      if (length <= kBlock && a.numel() == y.numel() && b.numel() == length && stride_b == 1)
+        return with_channels(pa, pb, loop.rows(), length, f, out);
+      if (length <= kBlock && b.numel() == y.numel() && a.numel() == length && stride_a == 1)
+        return with_channels(
+            pb, pa, loop.rows(), length, [f](auto u, auto v) { return f(v, u); }, out);
       parallel_for(loop.rows(), std::max<int64_t>(1, kGrain / length), [&](int64_t begin, int64_t end) {
         RowReader<T> read_a, read_b;
         Writer<T> writer;
