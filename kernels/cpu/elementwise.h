@@ -78,12 +78,16 @@ void map(int64_t n, F f, Y* y, const X*... x) {
 template <typename A>
 double block_sum(const A* x, int64_t n) {
   constexpr int64_t kLanes = 16;
-  A lane[kLanes] = {};
+  double sum = 0;
   int64_t i = 0;
+  if (n < kLanes) {
+    for (; i < n; ++i) sum += static_cast<double>(x[i]);
+    return sum;
+  }
+  A lane[kLanes] = {};
   for (; i + kLanes <= n; i += kLanes)
     for (int64_t l = 0; l < kLanes; ++l) lane[l] += x[i + l];
   for (int64_t l = 0; i < n; ++i, ++l) lane[l] += x[i];
-  double sum = 0;
   for (A s : lane) sum += static_cast<double>(s);
   return sum;
 }
