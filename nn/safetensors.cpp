@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -17,6 +18,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kChecksum = "demi_checksum";
 constexpr const char* kNoChecksum = "0000000000000000";
+constexpr uint64_t kMostElements = uint64_t{1} << 60;  // of a shape with a 0 in it: the others must not wrap around
 
 struct Name {
   const char* name;
@@ -98,18 +100,26 @@ Tensor read_tensor(const std::string& file, const std::string& name, const Json&
              "{}: tensor '{}' reaches to byte {} of {}: the file is cut short or damaged", file, name, end, available);
   uint64_t bytes = size_of(known->dtype);
   std::vector<int64_t> dims = entry.at("shape").get<std::vector<int64_t>>();
-  DEMI_CHECK(dims.size() <= Shape::kMaxRank, "{}: tensor '{}' has {} axes", file, name, dims.size());
+  DEMI_CHECK(dims.size() <= Shape::kMaxRank, "{}: tensor '{}' has {} axes, demi's have at most {}", file, name,
+             dims.size(), Shape::kMaxRank);
+  const bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
+  const uint64_t most = empty ? kMostElements : available;
   for (int64_t d : dims) {  // checked as it grows: a corrupt extent must not wrap around or allocate
-    DEMI_CHECK(d >= 0 && (d == 0 || bytes <= available / static_cast<uint64_t>(d)),
-               "{}: tensor '{}' has an impossible shape", file, name);
+    if (d == 0) continue;
+    DEMI_CHECK(d > 0 && bytes <= most / static_cast<uint64_t>(d), "{}: tensor '{}' has an impossible shape", file,
+               name);
     bytes *= static_cast<uint64_t>(d);
   }
+  if (empty) bytes = 0;
   DEMI_CHECK(bytes == end - begin, "{}: tensor '{}' of {} bytes has room for {}: the header is damaged", file, name,
              bytes, end - begin);
   Tensor t = Tensor::empty(Shape(dims), known->dtype);
   if (bytes > 0) std::memcpy(t.mutable_raw(), data + begin, bytes);
   return t;
 }
+
+// Where a file is written before it gets its name.
+std::filesystem::path partial(const std::filesystem::path& path) { return path.string() + ".partial"; }
 
 }  // namespace
 
@@ -135,6 +145,7 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
   Safetensors content;
   try {
     const Json json = Json::parse(header);
+    DEMI_CHECK(json.is_object(), "{}: the header is damaged or no safetensors header", file);
     if (json.contains("__metadata__"))
       content.metadata = json.at("__metadata__").get<std::map<std::string, std::string>>();
     if (const auto sum = content.metadata.find(kChecksum); sum != content.metadata.end()) {
@@ -145,6 +156,7 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
       DEMI_CHECK(fmt::format("{:016x}", found) == sum->second,
                  "{}: the checksum does not match: the file is cut short or damaged", file);
       content.metadata.erase(sum);
+      content.checksummed = true;
     }
     for (const auto& [name, entry] : json.items())
       if (name != "__metadata__") content.tensors[name] = read_tensor(file, name, entry, data, available);
@@ -167,7 +179,8 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
     offset += t.bytes();
     tensors.push_back(t.to(Device::cpu()));
   }
-  std::string header = json.dump();
+  // Text that is no UTF-8 (a path, perhaps) must not make the file impossible to write.
+  std::string header = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   header.append((8 - header.size() % 8) % 8, ' ');  // tensors start at a multiple of 8
   uint64_t sum = hash(0, header.data(), header.size());
   // The reader hashes all data as one run; whole words only, or a tensor's odd end would be hashed in another way.
@@ -181,7 +194,7 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
   const std::string mark = std::string("\"") + kChecksum + "\":\"";
   header.replace(header.find(mark) + mark.size(), 16, fmt::format("{:016x}", sum));
 
-  const std::filesystem::path temporary = path.string() + ".partial";
+  const std::filesystem::path temporary = partial(path);
   const uint64_t header_bytes = header.size();
   bool ok = false;
   int error = 0;
@@ -200,6 +213,16 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
   if (ok) error = errno;
   ::unlink(temporary.c_str());
   fail("{}: cannot be written: {}; what was there before is unchanged", path.string(), std::strerror(error));
+}
+
+void check_writable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  DEMI_CHECK(!std::filesystem::is_directory(path, ignored), "{}: cannot be written: it is a folder, not a file",
+             path.string());
+  const std::filesystem::path temporary = partial(path);
+  const File probe(temporary, O_WRONLY | O_CREAT);
+  DEMI_CHECK(probe.fd() >= 0, "{}: cannot be written: {}", path.string(), std::strerror(errno));
+  ::unlink(temporary.c_str());
 }
 
 }  // namespace demi::nn
