@@ -16,6 +16,19 @@ Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool 
       options_(options),
       decoupled_(decoupled) {}
 
+// The name tells the two apart, which treat the decay differently.
+std::map<std::string, double> Adam::hyperparameters() const {
+  const std::string name = decoupled_ ? "adamw." : "adam.";
+  return {{name + "beta1", options_.beta1}, {name + "beta2", options_.beta2}, {name + "eps", options_.eps}};
+}
+
+void Adam::set_hyperparameters(const std::map<std::string, double>& values) {
+  const std::string name = decoupled_ ? "adamw." : "adam.";
+  options_.beta1 = values.at(name + "beta1");
+  options_.beta2 = values.at(name + "beta2");
+  options_.eps = values.at(name + "eps");
+}
+
 void Adam::update(const kernels::StepOperands& run, std::vector<Tensor>& moments, double weight_decay) {
   kernels::adam_step(run, moments[0], moments[1],
                      {options_.beta1, options_.beta2, options_.eps, weight_decay, decoupled_});

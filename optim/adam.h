@@ -21,6 +21,8 @@ class Adam : public Optimizer {
   Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool decoupled);
 
  private:
+  std::map<std::string, double> hyperparameters() const override;
+  void set_hyperparameters(const std::map<std::string, double>& values) override;
   void update(const kernels::StepOperands& run, std::vector<Tensor>& moments, double weight_decay) override;
   AdamOptions options_;
   bool decoupled_;

@@ -70,7 +70,8 @@ std::vector<double> one_cycle(const OneCycleOptions& o) {
   std::vector<double> table;
   for (int64_t k = 0; k < o.total_steps; ++k) {
     const double t = static_cast<double>(k);
-    table.push_back(t <= peak ? anneal(first, o.max_lr, t / peak) : anneal(o.max_lr, last, (t - peak) / (end - peak)));
+    const double rise = peak > 0 ? t / peak : 1;  // a peak at step 0 leaves nothing to rise over
+    table.push_back(t <= peak ? anneal(first, o.max_lr, rise) : anneal(o.max_lr, last, (t - peak) / (end - peak)));
   }
   return table;
 }

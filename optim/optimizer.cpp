@@ -7,6 +7,9 @@
 #include "demi/kernels/random.h"
 
 namespace demi::optim {
+namespace {
+std::string block_name(size_t i) { return "block" + std::to_string(i) + "."; }
+}  // namespace
 
 std::vector<ParameterGroup> no_decay_for_vectors(const ParameterList& list) {
   ParameterGroup matrices, vectors{{}, 0.0};
@@ -144,33 +147,47 @@ StepOutcome Optimizer::step(const ScaledStep& scaled) {
 std::map<std::string, Tensor> Optimizer::state() {
   std::map<std::string, Tensor> all{{"lr", lr_}, {"schedule_position", schedule_position_}};
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    const std::string prefix = "block" + std::to_string(i) + ".";
+    const std::string prefix = block_name(i);
     all[prefix + "counts"] = blocks_[i]->counts;
+    all[prefix + "weight_decay"] = Tensor::scalar(blocks_[i]->weight_decay);
     for (size_t k = 0; k < blocks_[i]->moments.size(); ++k)
       all[prefix + "moment" + std::to_string(k)] = blocks_[i]->moments[k];
   }
+  for (const auto& [name, value] : hyperparameters()) all[name] = Tensor::scalar(value);
   return all;
 }
 
 void Optimizer::check_state(const std::map<std::string, Tensor>& saved) {
-  for (const auto& [name, tensor] : state()) {
+  const auto mine = state();
+  for (const auto& [name, tensor] : mine) {
     const auto it = saved.find(name);
     DEMI_CHECK(it != saved.end(), "[optimizer] the saved state has no '{}': it is of another optimizer", name);
     DEMI_CHECK(it->second.shape() == tensor.shape() && it->second.dtype() == tensor.dtype(),
                "[optimizer] saved '{}' is {} {}, here {} {}", name, it->second.dtype(), it->second.shape(),
                tensor.dtype(), tensor.shape());
   }
+  for (const auto& [name, tensor] : saved)
+    DEMI_CHECK(mine.contains(name), "[optimizer] the saved state has '{}', which this one has not", name);
 }
 
 void Optimizer::load_state(const std::map<std::string, Tensor>& saved) {
   check_state(saved);  // all is checked before anything is written
-  auto mine = state();
-  for (auto& [name, tensor] : mine) tensor.copy_from(saved.at(name));
-  // Slices with equal counters may share a run again.
-  for (auto& b : blocks_) {
-    const std::vector<int32_t> counts = b->counts.to_vector<int32_t>();
-    for (size_t i = 0; i < counts.size(); ++i) b->history[i] = mix(static_cast<uint64_t>(counts[i]), 0);
+  lr_.copy_from(saved.at("lr"));
+  schedule_position_.copy_from(saved.at("schedule_position"));
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    Block& b = *blocks_[i];
+    const std::string prefix = block_name(i);
+    b.weight_decay = saved.at(prefix + "weight_decay").item<double>();
+    for (size_t k = 0; k < b.moments.size(); ++k)
+      b.moments[k].copy_from(saved.at(prefix + "moment" + std::to_string(k)));
+    b.counts.copy_from(saved.at(prefix + "counts"));
+    // Slices with equal counters may share a run again.
+    const std::vector<int32_t> counts = b.counts.to_vector<int32_t>();
+    for (size_t n = 0; n < counts.size(); ++n) b.history[n] = mix(static_cast<uint64_t>(counts[n]), 0);
   }
+  std::map<std::string, double> values = hyperparameters();
+  for (auto& [name, value] : values) value = saved.at(name).item<double>();
+  set_hyperparameters(values);
 }
 
 }  // namespace demi::optim

@@ -64,10 +64,11 @@ class Optimizer {
   // Moves scaled gradients to FP32 storage, divided by scale; found becomes 1 where one is not finite.
   void unscale(const Tensor& scale, Tensor& found);
 
-  // Everything a resumed run needs, by name: moments, counters, learning rate, schedule position.
+  // Everything a resumed run needs, by name: moments, counters, learning rate, schedule position, and the numbers of
+  // the update's formula (betas, momentum, weight decay), which replace those that this optimizer was made with.
   std::map<std::string, Tensor> state();
   void load_state(const std::map<std::string, Tensor>& state);
-  void check_state(const std::map<std::string, Tensor>& state);  // throws Error on a missing name or another shape
+  void check_state(const std::map<std::string, Tensor>& state);  // throws Error on another set of names, or a shape
 
   // For schedules: the device's learning rate, how far it has come, and whether the last step was skipped.
   Tensor& lr_tensor() { return lr_; }
@@ -86,6 +87,10 @@ class Optimizer {
   };
 
   Optimizer(std::vector<ParameterGroup> groups, double lr, double weight_decay, int moments);
+
+  // The numbers of the update's formula, "sgd.momentum" for one, but for the learning rate and weight decay.
+  virtual std::map<std::string, double> hyperparameters() const = 0;
+  virtual void set_hyperparameters(const std::map<std::string, double>& values) = 0;
 
   // Updates one run. moments: the run's part of the block's moments.
   virtual void update(const kernels::StepOperands& run, std::vector<Tensor>& moments, double weight_decay) = 0;

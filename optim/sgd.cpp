@@ -15,6 +15,18 @@ SGD::SGD(std::vector<ParameterGroup> groups, const SGDOptions& options)
     : Optimizer(std::move(groups), checked(options).lr, options.weight_decay, options.momentum != 0 ? 1 : 0),
       options_(options) {}
 
+std::map<std::string, double> SGD::hyperparameters() const {
+  return {{"sgd.momentum", options_.momentum},
+          {"sgd.dampening", options_.dampening},
+          {"sgd.nesterov", options_.nesterov ? 1.0 : 0.0}};
+}
+
+void SGD::set_hyperparameters(const std::map<std::string, double>& values) {
+  options_.momentum = values.at("sgd.momentum");
+  options_.dampening = values.at("sgd.dampening");
+  options_.nesterov = values.at("sgd.nesterov") != 0;
+}
+
 void SGD::update(const kernels::StepOperands& run, std::vector<Tensor>& moments, double weight_decay) {
   Tensor none;
   kernels::sgd_step(run, moments.empty() ? none : moments[0],

@@ -19,6 +19,8 @@ class SGD : public Optimizer {
   SGD(std::vector<ParameterGroup> groups, const SGDOptions& options);
 
  private:
+  std::map<std::string, double> hyperparameters() const override;
+  void set_hyperparameters(const std::map<std::string, double>& values) override;
   void update(const kernels::StepOperands& run, std::vector<Tensor>& moments, double weight_decay) override;
   SGDOptions options_;
 };
