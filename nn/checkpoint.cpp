@@ -16,6 +16,7 @@ Safetensors read(const std::filesystem::path& path) {
   const auto format = file.metadata.find("format");
   DEMI_CHECK(format != file.metadata.end() && format->second == kFormat,
              "{}: weights or something else, not a checkpoint of a training", path.string());
+  DEMI_CHECK(file.checksummed, "{}: the checkpoint has lost its checksum: it is damaged", path.string());
   return file;
 }
 
@@ -38,7 +39,7 @@ void save_checkpoint(const std::filesystem::path& path, const Training& training
   const RandomState& random = random_state(training.optimizer.device());
   file.tensors["random.step"] = random.step.to(Device::cpu());
   file.metadata = {{"format", kFormat},
-                   {"notes", Json(notes).dump()},
+                   {"notes", Json(notes).dump(-1, ' ', false, Json::error_handler_t::replace)},
                    {"scaler", Json(training.scaler.state_dict()).dump()},
                    {"random", Json{{"seed", random.seed}, {"call", random.call}}.dump()}};
   write_safetensors(path, file);
@@ -47,21 +48,32 @@ void save_checkpoint(const std::filesystem::path& path, const Training& training
 Notes load_checkpoint(const std::filesystem::path& path, const Training& training) {
   const Safetensors file = read(path);
   try {
+    // All is read and checked before anything is written.
     const auto scaler = Json::parse(file.metadata.at("scaler")).get<std::map<std::string, double>>();
     DEMI_CHECK(scaler.empty() != training.scaler.enabled(),
-               "{}: saved {} a loss scaler, resumed {} one: use the same precision", path.string(),
-               scaler.empty() ? "without" : "with", training.scaler.enabled() ? "with" : "without");
+               "saved {} a loss scaler, resumed {} one: use the same precision", scaler.empty() ? "without" : "with",
+               training.scaler.enabled() ? "with" : "without");
+    for (const auto& [name, value] : training.scaler.state_dict())
+      DEMI_CHECK(scaler.contains(name), "the saved loss scaler has no '{}'", name);
     const Json random = Json::parse(file.metadata.at("random"));
     const auto seed = random.at("seed").get<uint64_t>(), call = random.at("call").get<uint64_t>();
-    training.optimizer.check_state(part(file, "optimizer."));  // before the model is touched
-    training.model.load_state(part(file, "model."));
-    training.optimizer.load_state(part(file, "optimizer."));
-    if (training.scaler.enabled()) training.scaler.load_state_dict(scaler);
+    const Tensor random_step = file.tensors.at("random.step");
     RandomState& state = random_state(training.optimizer.device());
+    DEMI_CHECK(random_step.shape() == state.step.shape() && random_step.dtype() == state.step.dtype(),
+               "the saved random state is {} {}, not {} {}", random_step.dtype(), random_step.shape(),
+               state.step.dtype(), state.step.shape());
+    const Notes notes = notes_of(file);
+    const auto model = part(file, "model."), optimizer = part(file, "optimizer.");
+    training.model.check_state(model);  // first: it names the layer that differs
+    training.optimizer.check_state(optimizer);
+
+    training.model.load_state(model);
+    training.optimizer.load_state(optimizer);
+    if (training.scaler.enabled()) training.scaler.load_state_dict(scaler);
     state.seed = seed;
     state.call = call;
-    state.step.copy_from(file.tensors.at("random.step"));
-    return notes_of(file);
+    state.step.copy_from(random_step);
+    return notes;
   } catch (const Json::exception& e) {
     fail("{}: the checkpoint's metadata are damaged ({})", path.string(), e.what());
   } catch (const std::out_of_range&) {
@@ -72,8 +84,11 @@ Notes load_checkpoint(const std::filesystem::path& path, const Training& trainin
 }
 
 Notes read_notes(const std::filesystem::path& path) {
+  const Safetensors file = read(path);
   try {
-    return notes_of(read(path));
+    return notes_of(file);
+  } catch (const std::out_of_range&) {
+    fail("{}: the checkpoint's metadata are incomplete", path.string());
   } catch (const Json::exception& e) {
     fail("{}: the checkpoint's metadata are damaged ({})", path.string(), e.what());
   }

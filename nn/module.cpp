@@ -67,12 +67,10 @@ std::map<std::string, Tensor> Module::state() const {
   return all;
 }
 
-void Module::load_state(const std::map<std::string, Tensor>& state) {
-  Named<Parameter> parameters = named_parameters();
-  Named<Buffer> buffers = named_buffers();
+void Module::check_state(const std::map<std::string, Tensor>& state) const {
   std::map<std::string, Shape> mine;
-  for (const auto& [name, p] : parameters) mine[name] = p.shape();
-  for (const auto& [name, b] : buffers) mine[name] = b.tensor().shape();
+  for (const auto& [name, p] : named_parameters()) mine[name] = p.shape();
+  for (const auto& [name, b] : named_buffers()) mine[name] = b.tensor().shape();
   for (const auto& [name, shape] : mine) {
     const auto it = state.find(name);
     DEMI_CHECK(it != state.end(), "[load] '{}' is missing: the weights are of another model", name);
@@ -81,8 +79,12 @@ void Module::load_state(const std::map<std::string, Tensor>& state) {
     DEMI_CHECK(is_floating(it->second.dtype()), "[load] '{}' holds {}, not reals", name, it->second.dtype());
   }
   for (const auto& [name, tensor] : state) DEMI_CHECK(mine.contains(name), "[load] this model has no '{}'", name);
-  for (auto& [name, p] : parameters) p.assign(state.at(name));
-  for (auto& [name, b] : buffers) b.assign(state.at(name));
+}
+
+void Module::load_state(const std::map<std::string, Tensor>& state) {
+  check_state(state);
+  for (auto& [name, p] : named_parameters()) p.assign(state.at(name));
+  for (auto& [name, b] : named_buffers()) b.assign(state.at(name));
 }
 
 }  // namespace demi::nn

@@ -48,6 +48,7 @@ class Module {
   // anything: a missing or unknown name or another shape is an Error that names it.
   std::map<std::string, Tensor> state() const;
   void load_state(const std::map<std::string, Tensor>& state);
+  void check_state(const std::map<std::string, Tensor>& state) const;  // the same checks alone
 
  protected:
   void register_parameter(const std::string& name, const Parameter& parameter) {
