@@ -1,7 +1,9 @@
 #include "demi/data/loader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
+#include <string_view>
 
 #include "demi/core/memory.h"
 #include "demi/core/random.h"
@@ -91,8 +93,18 @@ Tensor Source::on_device(const Records& records, Device device) {
   return placed_.back().second;
 }
 
-Source open(const std::string& synthetic_or_folder) {
-  return Source(synthetic_or_folder == "synthetic" ? make_synthetic() : read_cifar(synthetic_or_folder));
+Source open(const std::string& what) {
+  if (what == "synthetic") return Source(make_synthetic());
+  const std::string_view prefix = "synthetic:";
+  if (!what.starts_with(prefix)) return Source(read_cifar(what));
+  int64_t train = 0;
+  const char* end = what.data() + what.size();
+  const auto [stop, error] = std::from_chars(what.data() + prefix.size(), end, train);
+  DEMI_CHECK(error == std::errc{} && stop == end && train >= 10 && train <= 1'000'000,
+             "'{}': the built-in set has 10 to 1000000 training images, synthetic:6000 for example", what);
+  const SyntheticOptions standard;
+  return Source(
+      make_synthetic({.train = train, .test = std::max<int64_t>(train * standard.test / standard.train, 10)}));
 }
 
 }  // namespace demi::data

@@ -133,7 +133,8 @@ struct Synthetic : Source {
   explicit Synthetic(const SyntheticOptions& options = {}) : Source(make_synthetic(options)) {}
 };
 
-// What a flag `--data synthetic|DIR` means.
-Source open(const std::string& synthetic_or_folder);
+// What a flag `--data DIR|synthetic|synthetic:N` means. synthetic:N is the built-in set with N training images (10 to a
+// million) and a third as many to test on. Throws Error for another N, and those of the readers in records.h.
+Source open(const std::string& what);
 
 }  // namespace demi::data
