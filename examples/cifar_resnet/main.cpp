@@ -7,9 +7,11 @@
 #include <csignal>
 #include <filesystem>
 
+#include "demi/amp/autocast.h"
 #include "demi/core/backend.h"
 #include "demi/core/parallel.h"
 #include "demi/examples/cifar_resnet/trainer.h"
+#include "demi/nn/safetensors.h"
 
 namespace demi::examples {
 namespace {
@@ -22,34 +24,25 @@ void describe(const Options& o, const data::Source& source, int64_t parameters) 
              set.test.labels.numel(), source.classes());
   const std::string device =
       o.device.is_cpu() ? fmt::format("{} threads", num_threads()) : backend::device_info(o.device.index()).name;
-  fmt::print("device     {} ({}), precision {}\n", o.device, device, name_of(o.precision));
+  const bool off = (o.precision == Precision::FP16 || o.precision == Precision::BF16) && !amp::amp_allowed();
+  fmt::print("device     {} ({}), precision {}{}\n", o.device, device, name_of(o.precision),
+             off ? ", which DEMI_AMP=0 turns into fp32" : "");
   fmt::print("recipe     {} epochs, batch {}{}, lr {} {} with {} epochs of warm-up, weight decay {}, {}, seed {}\n",
              o.epochs, o.batch, o.accumulate > 1 ? fmt::format(" x {}", o.accumulate) : "", o.lr, o.schedule, o.warmup,
              o.weight_decay, o.augment, o.seed);
 }
 
-void make_folder(const std::string& folder) {
-  if (folder.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  DEMI_CHECK(!error, "--out {}: {}", folder, error.message());
-}
-
-// One training; its results are appended to `runs`. False: interrupted.
-bool train(const Options& o, data::Source& source, bool first, std::vector<Run>& runs) {
-  Trainer trainer(o, source);
-  if (first) describe(o, source, trainer.parameter_count());
-  if (o.compare.size() > 1) fmt::print("\n{}\n", name_of(o.precision));
-  Progress progress(o.epochs, trainer.done_epochs());
-  std::optional<MetricsLog> log;
-  if (!o.out.empty()) {
-    const std::filesystem::path folder =
-        o.compare.empty() ? std::filesystem::path(o.out) : std::filesystem::path(o.out) / name_of(o.precision);
-    log.emplace(folder, name_of(o.precision), trainer.done_epochs());
+// The options of each training: one, or with --compare one a precision, each with its own files.
+std::vector<Options> trainings(const Options& options) {
+  if (options.compare.empty()) return {options};
+  std::vector<Options> all;
+  for (const Precision precision : options.compare) {
+    Options& one = all.emplace_back(options);
+    one.precision = precision;
+    if (!one.save.empty()) one.save += std::string(".") + name_of(precision);
+    if (!one.out.empty()) one.out = (std::filesystem::path(one.out) / name_of(precision)).string();
   }
-  const bool whole = trainer.run(progress, log ? &*log : nullptr);
-  runs.push_back(log ? log->run() : trainer.results());
-  return whole;
+  return all;
 }
 
 int run(int argc, char** argv) {
@@ -60,8 +53,10 @@ int run(int argc, char** argv) {
   set_deterministic(options.deterministic);
   const std::string command = command_line(argc, argv);
   const Facts facts = machine_facts(options.device);
-  make_folder(options.out);
-  if (!options.out.empty()) write_run_info(options.out, command, facts);
+  const std::vector<Options> all = trainings(options);
+  // What cannot be written is said now, not after hours.
+  for (const Options& o : all)
+    if (!o.save.empty()) nn::check_writable(o.save);
   data::Source source = data::open(options.data);
   std::signal(SIGINT, [](int) {
     if (interrupted) std::_Exit(130);  // a second Ctrl-C does not wait
@@ -70,12 +65,24 @@ int run(int argc, char** argv) {
 
   std::vector<Run> runs;
   bool whole = true;
-  if (options.compare.empty()) whole = train(options, source, true, runs);
-  for (size_t i = 0; whole && i < options.compare.size(); ++i) {
-    Options one = options;
-    one.precision = options.compare[i];
-    if (!one.save.empty()) one.save += std::string(".") + name_of(one.precision);
-    whole = train(one, source, i == 0, runs);
+  for (size_t i = 0; whole && i < all.size(); ++i) {
+    const Options& o = all[i];
+    Trainer trainer(o, source);
+    if (i == 0) {
+      describe(o, source, trainer.parameter_count());
+      // Only now, when nothing is wrong with the flags, the data and the checkpoint.
+      if (!options.out.empty()) write_run_info(options.out, command, facts);
+    }
+    if (all.size() > 1) fmt::print("\n{}\n", name_of(o.precision));
+    std::fflush(stdout);
+    std::optional<MetricsLog> log;
+    if (!o.out.empty()) {
+      log.emplace(o.out, name_of(o.precision), trainer.done_epochs());
+      nn::check_writable(trainer.save_path());
+    }
+    Progress progress(o.epochs, trainer.done_epochs());
+    whole = trainer.run(progress, log ? &*log : nullptr);
+    runs.push_back(log ? log->run() : trainer.results());
   }
   if (whole && runs.size() > 1) fmt::print("\n{}\n", comparison_table(runs));
   if (!options.out.empty()) {

@@ -171,6 +171,7 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
   const Float32MathGuard math(options_.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee);
   memory::reset_peak(options_.device);
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, options_.epochs) : options_.epochs;
+  if (epoch_ >= last) progress.say(fmt::format("nothing left to train: {} of {} epochs are done", epoch_, last));
   double saved_at = now();
   while (epoch_ < last) {
     const double start = now();
@@ -208,9 +209,10 @@ std::string Trainer::save_path() const {
 void Trainer::save() {
   const std::string path = save_path().empty() ? "cifar_resnet.ckpt" : save_path();
   const nlohmann::json flags = training_flags(options_);
+  const auto replace = nlohmann::json::error_handler_t::replace;  // a path need not be UTF-8
   // Sums are kept to the last bit ({:a}), so that the epoch's loss is that of an uninterrupted run.
   nn::save_checkpoint(path, {*model_, *sgd_, *scaler_},
-                      {{"flags", flags.dump()},
+                      {{"flags", flags.dump(-1, ' ', false, replace)},
                        {"epoch", std::to_string(epoch_)},
                        {"next_batch", std::to_string(next_batch_)},
                        {"images", std::to_string(totals_.images)},

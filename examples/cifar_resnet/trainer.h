@@ -22,6 +22,7 @@ class Trainer {
   bool run(Progress& progress, MetricsLog* log);
   const Run& results() const { return results_; }
   int64_t done_epochs() const { return epoch_; }
+  std::string save_path() const;  // empty: nothing is saved but on Ctrl-C
 
  private:
   struct Totals {  // of the epoch so far, on the device: reading them waits for it
@@ -37,7 +38,6 @@ class Trainer {
   void step(const data::Batch* first, const data::Batch* last);
   Tested test();
   EpochMetrics finish_epoch(double seconds);
-  std::string save_path() const;
   void save();
   void resume();
   void start_totals();
