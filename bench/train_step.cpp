@@ -90,13 +90,17 @@ void measure(const Options& o, const std::string& precision) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app{"Times one training step of ResNet on random data"};
+  app.name("train_step");
+  app.failure_message([](const CLI::App*, const CLI::Error& e) {
+    return fmt::format("train_step: {}; --help lists the flags\n", e.what());
+  });
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--precision", o.precision, "fp32, tf32, fp16, bf16, or several with commas")->capture_default_str();
-  app.add_option("--batch", o.batch)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--batch", o.batch)->capture_default_str()->check(CLI::Range(1, 1000000));
   app.add_option("--depth", o.depth)->capture_default_str();
   app.add_option("--width", o.width)->capture_default_str();
-  app.add_option("--steps", o.steps, "a round")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--warmup", o.warmup)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--steps", o.steps, "a round")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--warmup", o.warmup)->capture_default_str()->check(CLI::Range(1, 1000000));
   app.add_flag("--graph", o.graph, "replay the step from a CUDA graph");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -72,11 +72,17 @@ int main(int argc, char** argv) {
   int64_t epochs = 10;
   uint64_t seed = 0;
   CLI::App app{"The textbook CNN on CIFAR-10, in FP32 and in mixed precision"};
+  app.name("simple_cnn");
+  app.failure_message([](const CLI::App*, const CLI::Error& e) {
+    return fmt::format("simple_cnn: {}; --help lists the flags\n", e.what());
+  });
   app.add_option("--data", data, "synthetic, or the folder of CIFAR-10's binary files")->capture_default_str();
   app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--precision", precisions, "fp32, fp16, bf16, or several with commas")->capture_default_str();
-  app.add_option("--epochs", epochs)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--seed", seed)->capture_default_str();
+  app.add_option("--epochs", epochs, "passes over the training set")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--seed", seed, "of weights, order and dropout")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     data::Source set = data::open(data);
