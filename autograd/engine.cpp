@@ -39,6 +39,14 @@ Node::~Node() {
 
 class Engine {
  public:
+  // After an error some nodes still wait: the next backward() must find neither their gradients nor their place here.
+  ~Engine() {
+    for (; !ready_.empty(); ready_.pop()) {
+      ready_.top()->gradient_ = {};
+      ready_.top()->queued_ = false;
+    }
+  }
+
   void run(const Variable& root, const Tensor& seed) {
     deliver(edge_of(root), seed);
     while (!ready_.empty()) {
