@@ -79,6 +79,11 @@ GuardedBuffers::GuardedBuffers(std::vector<Buffer> buffers) {
     b.state_->shadow.copy_from(live);
     start += n;
   }
+  buffers_ = std::move(buffers);
+}
+
+GuardedBuffers::~GuardedBuffers() {
+  for (Buffer& b : buffers_) b.state_->shadow = {};
 }
 
 void GuardedBuffers::commit_or_restore(const Tensor& skip) {

@@ -60,14 +60,19 @@ struct ParameterList {
   int64_t numel() const;
 };
 
-// Buffers in one flat tensor with one flat shadow: undone or kept by one kernel.
+// Buffers in one flat tensor with one flat shadow: undone or kept by one kernel. At its end the buffers keep their
+// values and are free to be guarded by another.
 class GuardedBuffers {
  public:
   GuardedBuffers() = default;
   explicit GuardedBuffers(std::vector<Buffer> buffers);  // those that are guarded already are left out
+  ~GuardedBuffers();
+  GuardedBuffers(GuardedBuffers&& other) noexcept = default;
+  GuardedBuffers& operator=(GuardedBuffers&& other) noexcept = default;
   void commit_or_restore(const Tensor& skip);
 
  private:
+  std::vector<Buffer> buffers_;
   Tensor live_, shadow_;
 };
 
