@@ -1,5 +1,7 @@
 #include "demi/amp/grad_scaler.h"
 
+#include <limits>
+
 #include "demi/amp/autocast.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
@@ -9,10 +11,17 @@
 #include "demi/kernels/scale.h"
 
 namespace demi::amp {
+namespace {
+// Both the scale and its inverse must be numbers in FP32.
+void check_scale(double scale) {
+  DEMI_CHECK(scale >= std::numeric_limits<float>::min() && scale <= std::numeric_limits<float>::max(),
+             "[grad_scaler] the scale is positive and finite in fp32, not {}", scale);
+}
+}  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), host_scale_(options.init_scale) {
   options_.enabled = options.enabled && amp_allowed();
-  DEMI_CHECK(options.init_scale > 0, "[grad_scaler] the scale is positive, not {}", options.init_scale);
+  check_scale(options.init_scale);
   DEMI_CHECK(options.growth_factor > 1, "[grad_scaler] growth_factor is above 1, not {}", options.growth_factor);
   DEMI_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
              "[grad_scaler] backoff_factor is between 0 and 1, not {}", options.backoff_factor);
@@ -40,10 +49,16 @@ void GradScaler::check_started(const char* call) const {
              call);
 }
 
+GradScaler::PerOptimizer& GradScaler::found_for(optim::Optimizer& optimizer) {
+  DEMI_CHECK(optimizer.device() == scale_.device(), "[grad_scaler] the loss is on {}, the optimizer on {}",
+             scale_.device(), optimizer.device());
+  return per_optimizer_[&optimizer];
+}
+
 void GradScaler::unscale(optim::Optimizer& optimizer) {
   if (!enabled()) return;
   check_started("unscale");
-  PerOptimizer& mine = per_optimizer_[&optimizer];
+  PerOptimizer& mine = found_for(optimizer);
   DEMI_CHECK(mine.stage != Stage::Unscaled,
              "[grad_scaler] unscale() has already been called on this optimizer since the last update()");
   DEMI_CHECK(mine.stage != Stage::Stepped, "[grad_scaler] unscale() is being called after step()");
@@ -56,7 +71,7 @@ void GradScaler::unscale(optim::Optimizer& optimizer) {
 optim::StepOutcome GradScaler::step(optim::Optimizer& optimizer) {
   if (!enabled()) return optimizer.step();
   check_started("step");
-  PerOptimizer& mine = per_optimizer_[&optimizer];
+  PerOptimizer& mine = found_for(optimizer);
   DEMI_CHECK(mine.stage != Stage::Stepped, "[grad_scaler] step() has already been called since the last update()");
   const bool still_scaled = mine.stage == Stage::Ready;
   if (still_scaled) {
@@ -88,7 +103,7 @@ void GradScaler::update() {
 void GradScaler::update(double new_scale) {
   if (!enabled()) return;
   check_started("update");
-  DEMI_CHECK(new_scale > 0, "[grad_scaler] the scale is positive, not {}", new_scale);
+  check_scale(new_scale);
   kernels::fill(scale_, new_scale);
   per_optimizer_.clear();
 }
@@ -114,6 +129,7 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   DEMI_CHECK(!state.empty(), "[grad_scaler] the saved state is empty: it comes from a disabled scaler");
   for (const char* name : {"scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker"})
     DEMI_CHECK(state.contains(name), "[grad_scaler] the saved state has no '{}'", name);
+  check_scale(state.at("scale"));
   options_.growth_factor = state.at("growth_factor");
   options_.backoff_factor = state.at("backoff_factor");
   options_.growth_interval = static_cast<int>(state.at("growth_interval"));

@@ -65,6 +65,7 @@ class GradScaler {
   };
   void check_started(const char* call) const;
   void start(Device device);
+  PerOptimizer& found_for(optim::Optimizer& optimizer);
 
   GradScalerOptions options_;
   double host_scale_;  // what scale_ starts from, until the first scale() knows the device
