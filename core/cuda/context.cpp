@@ -19,6 +19,7 @@ struct Shared {
   std::array<std::vector<Context*>, kDevices> idle;         // contexts of threads that ended
   std::array<std::atomic<ErrorWord*>, kDevices> host_word;  // the host's address of each device's error word
   std::array<std::atomic<ErrorWord*>, kDevices> device_word;
+  std::array<std::atomic<int>, kDevices> contexts;  // made so far
 };
 Shared& shared() {
   static Shared& it = *new Shared{};
@@ -85,6 +86,7 @@ Context::Context(Device device) : device_(device) {
   DEMI_CUDA_CHECK(cudaStreamCreateWithFlags(stream_.out(), cudaStreamNonBlocking));
   DEMI_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device.index()));
   (void)error_word(device);  // now: a capture could not make it
+  number_ = shared().contexts[slot_of(device)]++;
 }
 
 cudnnHandle_t Context::cudnn() {

@@ -33,6 +33,7 @@ class Context {
   Tensor exchange_workspace(Tensor workspace);
   Staging& staging() { return staging_; }
   int multiprocessors() const { return multiprocessors_; }
+  int number() const { return number_; }  // among the contexts of its device, from 0: those in use at once differ
 
  private:
   explicit Context(Device device);
@@ -42,7 +43,7 @@ class Context {
   Handle<cublasLtHandle_t, cublasLtDestroy> cublaslt_;
   Tensor workspace_;
   Staging staging_;
-  int multiprocessors_ = 0;
+  int multiprocessors_ = 0, number_ = 0;
 };
 
 // What a kernel saw and cannot throw: written to mapped pinned memory by the device, thrown as an Error at the next

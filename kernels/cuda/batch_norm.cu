@@ -257,7 +257,7 @@ void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor&
           const Tiling t = tiling_of(x, v, kReduceThreads, kReduceBlocks);
           Tensor partials = partials_of(t, x);
           statistics_kernel<T, v>
-              <<<grid_of(t), kReduceThreads, 0, stream_of(x)>>>(in, t, out, pairs(partials), counter_slot());
+              <<<grid_of(t), kReduceThreads, 0, stream_of(x)>>>(in, t, out, pairs(partials), counter_slot(x));
           DEMI_CUDA_CHECK(cudaGetLastError());
         },
         in);
@@ -314,7 +314,7 @@ void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& y, con
             Tensor partials = partials_of(t, x);
             with_flags(relu, out_residual != nullptr, [&](auto has_relu, auto has_residual) {
               gradient_sums_kernel<T, v, has_relu, has_residual><<<grid_of(t), kReduceThreads, 0, stream_of(x)>>>(
-                  gradient, in, output, out_residual, t, m, s, gx, g, pairs(partials), counter_slot());
+                  gradient, in, output, out_residual, t, m, s, gx, g, pairs(partials), counter_slot(x));
             });
             DEMI_CUDA_CHECK(cudaGetLastError());
           }

@@ -170,7 +170,7 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
       loss_kernel<team><<<blocks, kThreads, 0, stream_of(logits)>>>(
           logits.data<T>(), labels.data<int64_t>(), logits.size(0), logits.size(1), static_cast<float>(smoothing),
           reduction, loss.mutable_data<float>(), log_sum.mutable_data<float>(), partial.mutable_data<float>(),
-          counter_slot(), error_word(logits.device()));
+          counter_slot(logits), error_word(logits.device()));
     });
   });
 }

@@ -131,9 +131,9 @@ void add_squares(const Tensor& x, Tensor& total) {
     Tensor partial = partial_sums(blocks, x);
     float* p = partial.mutable_data<float>();
     if (aligned16(in))
-      add_squares_kernel<N><<<blocks, kThreads, 0, stream_of(x)>>>(in, sum, n, p, counter_slot());
+      add_squares_kernel<N><<<blocks, kThreads, 0, stream_of(x)>>>(in, sum, n, p, counter_slot(x));
     else
-      add_squares_kernel<1><<<blocks, kThreads, 0, stream_of(x)>>>(in, sum, n, p, counter_slot());
+      add_squares_kernel<1><<<blocks, kThreads, 0, stream_of(x)>>>(in, sum, n, p, counter_slot(x));
     DEMI_CUDA_CHECK(cudaGetLastError());
   });
 }

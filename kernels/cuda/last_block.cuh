@@ -2,18 +2,16 @@
 // last one to arrive reads all of them in their fixed order, so results do not depend on which block that was.
 #pragma once
 
-#include <atomic>
-
 #include "demi/kernels/cuda/device.cuh"
 
 namespace demi::kernels::cuda {
 
 // Counters live in __device__ arrays, one row a slot, zero before and after every kernel. Host threads have streams of
-// their own, whose kernels may run at once: each thread gets a slot, and 64 threads pass before one is used again.
+// their own, whose kernels may run at once: each stream has a slot.
 constexpr int kSlots = 64;
-inline int counter_slot() {
-  static std::atomic<unsigned> threads{0};
-  thread_local const int slot = static_cast<int>(threads++ % kSlots);
+inline int counter_slot(const Tensor& x) {
+  const int slot = Context::get(x.device()).number();
+  DEMI_CHECK(slot < kSlots, "at most {} threads at once compute on {}", kSlots, x.device());
   return slot;
 }
 

@@ -73,9 +73,9 @@ void mse(const Tensor& x, const Tensor& target, Reduction reduction, Tensor& los
     Tensor partial = partial_sums(blocks, x);
     float* p = partial.mutable_data<float>();
     if (aligned16(a) && aligned16(b))
-      mse_kernel<N><<<blocks, kThreads, 0, stream_of(x)>>>(a, b, n, divisor, out, p, counter_slot());
+      mse_kernel<N><<<blocks, kThreads, 0, stream_of(x)>>>(a, b, n, divisor, out, p, counter_slot(x));
     else
-      mse_kernel<1><<<blocks, kThreads, 0, stream_of(x)>>>(a, b, n, divisor, out, p, counter_slot());
+      mse_kernel<1><<<blocks, kThreads, 0, stream_of(x)>>>(a, b, n, divisor, out, p, counter_slot(x));
     DEMI_CUDA_CHECK(cudaGetLastError());
   });
 }
