@@ -5,12 +5,22 @@
 #include "demi/core/backend.h"
 
 namespace demi {
+namespace {
+// A product that wrapped around would allocate too little.
+size_t bytes_of(const Shape& shape, DType dtype) {
+  auto bytes = static_cast<int64_t>(size_of(dtype));
+  for (const int64_t extent : shape)
+    DEMI_CHECK(!__builtin_mul_overflow(bytes, extent, &bytes), "[tensor] {} {} has more bytes than there are", dtype,
+               shape);
+  return static_cast<size_t>(bytes);
+}
+}  // namespace
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
   Tensor t;
   t.shape_ = shape;
   t.dtype_ = dtype;
-  t.storage_ = std::make_shared<Storage>(static_cast<size_t>(shape.numel()) * size_of(dtype), device);
+  t.storage_ = std::make_shared<Storage>(bytes_of(shape, dtype), device);
   return t;
 }
 
