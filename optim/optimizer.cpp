@@ -21,7 +21,12 @@ std::vector<ParameterGroup> no_decay_for_vectors(const ParameterList& list) {
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, double lr, double weight_decay, int moments) {
   std::vector<Buffer> buffers;
-  for (const ParameterGroup& g : groups) {
+  std::map<const ParameterState*, size_t> group_of;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const ParameterGroup& g = groups[i];
+    for (const Parameter& p : g.parameters.parameters)
+      DEMI_CHECK(group_of.try_emplace(&p.parameter(), i).first->second == i,
+                 "[optimizer] a parameter of shape {} is in two groups", p.shape());
     parameters_.insert(parameters_.end(), g.parameters.parameters.begin(), g.parameters.parameters.end());
     buffers.insert(buffers.end(), g.parameters.buffers.begin(), g.parameters.buffers.end());
   }
@@ -45,6 +50,8 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double lr, double weigh
     add_block(vectors, decay, moments);
   }
   buffers_ = GuardedBuffers(std::move(buffers));
+  // Last: were there an error before, another optimizer could still take them.
+  for (auto& b : blocks_) b->storage->owned_by_optimizer = true;
 }
 
 Optimizer::~Optimizer() {
@@ -57,7 +64,6 @@ void Optimizer::add_block(const std::vector<Parameter>& parameters, double weigh
   std::vector<Shape> shapes;
   for (const Parameter& p : parameters) shapes.push_back(p.shape());
   block->storage = std::make_shared<FlatStorage>(shapes, device_);
-  block->storage->owned_by_optimizer = true;
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].parameter().move_to(block->storage, i);
     block->parameters.push_back(&parameters[i].parameter());

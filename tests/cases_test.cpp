@@ -22,6 +22,7 @@
 #include "demi/nn/functional/reduce.h"
 #include "demi/nn/functional/shape.h"
 #include "demi/nn/functional/softmax.h"
+#include "demi/optim/adam.h"
 #include "demi/optim/lr_schedule.h"
 #include "demi/optim/sgd.h"
 #include "devices.h"
@@ -322,6 +323,24 @@ TEST_P(Fault, BackwardThatFailedLosesGradientsOfTheNext) {
   backward(shared * 5.0);
   ASSERT_TRUE(x.grad().defined());
   EXPECT_EQ(values_of(x.grad()), Values{10});
+}
+
+TEST_P(Fault, OptimizerThatFailedKeepsItsParameters) {
+  const Parameter w(constant(1, {1 << 22}));
+  memory::release_cached(device());
+  memory::set_limit(device(), memory::statistics(device()).reserved + (size_t{24} << 20));  // of 32 MiB more
+  const std::string message = error_of([&] { optim::Adam(std::vector{w}, {}); });
+  memory::set_limit(device(), 0);
+  EXPECT_NE(message.find("no room"), std::string::npos) << message;
+  optim::Adam adam(std::vector{w}, {.lr = 0.5});
+  w.parameter().accumulate(constant(1, {1 << 22}));
+  adam.step();
+  EXPECT_NEAR(values_of(w.master())[0], 0.5, 1e-6);
+
+  const Parameter a(constant(1)), b(constant(1));
+  using Groups = std::vector<optim::ParameterGroup>;
+  EXPECT_THROW(optim::SGD(Groups{{{{a, b}}, {}}, {{{b}}, 0.0}}, {.lr = 1}), Error);
+  optim::SGD both(Groups{{{{a}}, {}}, {{{b}}, 0.0}}, {.lr = 1});
 }
 
 TEST_P(Fault, OneCycleThatPeaksAtItsFirstStep) {
