@@ -99,7 +99,8 @@ __device__ __forceinline__ void for_row(const T* p, int64_t n, int lane, int lan
     for (int64_t i = lane; i < n; i += lanes) one(i);
     return;
   }
-  const int head = static_cast<int>((16 - reinterpret_cast<uintptr_t>(p) % 16) % 16 / sizeof(T));
+  // Without packs there is no boundary to reach: a short row would end before it.
+  const int head = N == 1 ? 0 : static_cast<int>((16 - reinterpret_cast<uintptr_t>(p) % 16) % 16 / sizeof(T));
   const int64_t packs = (n - head) / N;
   for (int64_t i = lane; i < head; i += lanes) one(i);
 #pragma unroll kUnroll
