@@ -49,6 +49,8 @@ inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& labe
 inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
                                      const Tensor& log_sum, double smoothing, Reduction reduction) {
   check_same_device("cross_entropy_backward", dy, logits);
+  check_same_device("cross_entropy_backward", labels, logits);
+  check_same_device("cross_entropy_backward", log_sum, logits);
   Tensor dlogits = Tensor::empty(logits.shape(), logits.dtype(), logits.device());
   if (logits.numel() > 0)
     DEMI_DISPATCH(logits, cross_entropy_backward, dy, logits, labels, log_sum, smoothing, reduction, dlogits);

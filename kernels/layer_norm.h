@@ -22,6 +22,8 @@ inline LayerNormResult layer_norm(const Tensor& x, const Tensor& weight, const T
   const DType statistic = x.dtype() == DType::F64 ? DType::F64 : DType::F32;
   DEMI_CHECK(weight.defined() == bias.defined(), "[layer_norm] weight and bias come together or not at all");
   for (const Tensor* p : {&weight, &bias})
+    if (p->defined()) check_same_device("layer_norm", x, *p);
+  for (const Tensor* p : {&weight, &bias})
     DEMI_CHECK(!p->defined() || (p->shape() == Shape{x.size(-1)} && p->dtype() == statistic),
                "[layer_norm] weight and bias are {} [{}], not {} {}", statistic, x.size(-1), p->dtype(), p->shape());
   LayerNormResult r;

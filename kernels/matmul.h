@@ -16,6 +16,7 @@ inline void gemm_into(const Tensor& a, bool transpose_a, const Tensor& b, bool t
                       Tensor& c) {
   check_same_device("matmul", a, b);
   check_same_device("matmul", a, c);
+  if (bias.defined()) check_same_device("linear", a, bias);
   DEMI_CHECK(a.rank() == 2 && b.rank() == 2, "[matmul] takes matrices, not shapes {} and {}", a.shape(), b.shape());
   DEMI_CHECK(a.dtype() == b.dtype(), "[matmul] dtypes {} and {} differ: cast one", a.dtype(), b.dtype());
   const int64_t k = a.size(transpose_a ? 0 : 1);
@@ -40,6 +41,7 @@ inline Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
 
 // x: [..., in], weight: [out, in], bias: [out] FP32 or undefined -> [..., out].
 inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_same_device("linear", x, weight);
   DEMI_CHECK(x.rank() >= 1 && weight.rank() == 2 && x.size(-1) == weight.size(1),
              "[linear] x of shape {} does not fit a weight of shape {}", x.shape(), weight.shape());
   Shape out = x.shape();
