@@ -116,7 +116,10 @@ std::string report(Device device) {
   return table;
 }
 
-void release_cached(Device device) { allocator_of(device).release_cached(); }
+void release_cached(Device device) {
+  if (device.is_cuda()) backend::release_workspace(device.index());
+  allocator_of(device).release_cached();
+}
 
 void set_limit(Device device, size_t bytes) { allocator_of(device).set_limit(bytes); }
 

@@ -40,7 +40,7 @@ Statistics statistics(Device device);
 void reset_peak(Device device);
 std::string report(Device device);  // a table for people: category, live and peak MiB
 
-// Gives cached free blocks back. A device's pending work is waited for.
+// Gives cached free blocks and the calling thread's library workspace back. A device's pending work is waited for.
 void release_cached(Device device);
 
 // Caps what the allocator of a device may hold. The environment's DEMI_MEMORY_LIMIT ("8GiB", "512MiB", bytes) sets the

@@ -13,6 +13,7 @@ void release(int, void*) noexcept {}
 void* current_stream(int) { return nullptr; }
 void synchronize(int) {}
 bool capturing(int) { return false; }
+void release_workspace(int) {}
 size_t free_memory(int) { return 0; }
 
 DeviceScope::DeviceScope(int device) {

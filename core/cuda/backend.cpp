@@ -90,6 +90,8 @@ void synchronize(int device) {
   cuda::throw_pending_error(Device::cuda(device));
 }
 
+void release_workspace(int device) { (void)Context::get(Device::cuda(device)).exchange_workspace({}); }
+
 bool capturing(int device) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   DEMI_CUDA_CHECK(cudaStreamIsCapturing(stream_of(device), &status));

@@ -52,8 +52,8 @@ class MetricsLog {
   Run run_;
 };
 
-// The runs side by side, as a table in Markdown: seconds an epoch (median), images/s, peak memory, accuracy of the last
-// epoch, and how each compares to the first run.
+// The runs side by side, as a table in Markdown: seconds an epoch (median), images/s, peak memory and accuracy of the
+// last epoch, and how each compares to the first run.
 std::string comparison_table(const std::vector<Run>& runs);
 
 // Writes command.txt and run.json. Throws Error naming the file.

@@ -169,11 +169,12 @@ EpochMetrics Trainer::finish_epoch(double seconds) {
 
 bool Trainer::run(Progress& progress, MetricsLog* log) {
   const Float32MathGuard math(options_.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee);
-  memory::reset_peak(options_.device);
+  memory::release_cached(options_.device);  // what an earlier training left must not count as this one's
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, options_.epochs) : options_.epochs;
   if (epoch_ >= last) progress.say(fmt::format("nothing left to train: {} of {} epochs are done", epoch_, last));
   double saved_at = now();
   while (epoch_ < last) {
+    memory::reset_peak(options_.device);
     const double start = now();
     const bool whole = train_epoch(progress);
     synchronize(options_.device);
