@@ -90,7 +90,7 @@ void synchronize(int device) {
   cuda::throw_pending_error(Device::cuda(device));
 }
 
-void release_workspace(int device) { (void)Context::get(Device::cuda(device)).exchange_workspace({}); }
+void release_workspace(int device) { (void)context_of(device).exchange_workspace({}); }
 
 bool capturing(int device) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
