@@ -282,6 +282,24 @@ TEST_F(CudaParity, LayerNorm) {
         }
 }
 
+// Rows shorter than what lies before their first 16-byte boundary: nothing of the next row may be read or written.
+TEST_F(CudaParity, ShortRowsFromEveryStart) {
+  for (DType dtype : kTraining)
+    for (int64_t extent = 1; extent <= 17; ++extent)
+      for (int64_t skip = 0; skip < 8; ++skip) {
+        TRACE("{} extent {} skip {}", dtype, extent, skip);
+        const Tensor x = numbers({3, extent}, dtype, 30), y = softmax(x, 1);
+        expect_rounded(softmax(on_gpu(x, skip), 1), y);
+        expect_rounded(softmax_backward(on_gpu(x, skip), on_gpu(y, skip), 1), softmax_backward(x, y, 1));
+        expect_near(reduce(ReduceOp::Sum, on_gpu(x, skip), {1}), reduce(ReduceOp::Sum, x, {1}), rounding(dtype), 1e-5);
+        expect_same(argmax(on_gpu(x, skip), 1), argmax(x, 1));
+        const Tensor none;
+        if (extent > 1)
+          expect_near(layer_norm(on_gpu(x, skip), none, none, 1e-5).y, layer_norm(x, none, none, 1e-5).y,
+                      rounding(dtype), 1e-4);
+      }
+}
+
 TEST_F(CudaParity, Permute) {
   const std::pair<Shape, std::vector<int>> cases[] = {{{7}, {0}},
                                                       {{33, 65}, {1, 0}},
