@@ -28,8 +28,9 @@ class SystemSource : public Source {
   void* allocate(size_t bytes) override {
     constexpr size_t kHugePage = size_t{2} << 20;
     if (bytes < kHugePage) return std::aligned_alloc(64, bytes);
-    void* memory = std::aligned_alloc(kHugePage, bytes);
-    if (memory) (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // fewer page faults; only a hint
+    void* memory = nullptr;  // aligned_alloc() would want a size that is a multiple of the alignment
+    if (posix_memalign(&memory, kHugePage, bytes) != 0) return nullptr;
+    (void)madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // fewer page faults; only a hint
     return memory;
   }
   void release(void* memory) noexcept override { std::free(memory); }
