@@ -51,7 +51,6 @@ class GradScaler {
   bool enabled() const { return options_.enabled; }
   double get_scale() const;    // 1 when disabled; waits for the device
   int growth_tracker() const;  // steps without overflow since the last change; waits for the device
-  const Tensor& scale_tensor() const { return scale_; }  // undefined before the first scale()
 
   // scale, growth_factor, backoff_factor, growth_interval, growth_tracker; empty when disabled. Take it after update().
   std::map<std::string, double> state_dict() const;

@@ -41,13 +41,6 @@ Named<Buffer> Module::named_buffers(const std::string& prefix) const {
   return all;
 }
 
-Named<Module*> Module::named_modules(const std::string& prefix) {
-  Named<Module*> all{{prefix, this}};
-  for (const auto& [name, child] : children_)
-    for (auto& entry : child->named_modules(join(prefix, name))) all.push_back(std::move(entry));
-  return all;
-}
-
 void Module::train(bool on) {
   training_ = on;
   for (const auto& [name, child] : children_) child->train(on);

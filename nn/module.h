@@ -32,7 +32,6 @@ class Module {
   // By dotted names, as in PyTorch: "layer1.0.conv1.weight", "bn1.running_mean".
   Named<Parameter> named_parameters(const std::string& prefix = "") const;
   Named<Buffer> named_buffers(const std::string& prefix = "") const;
-  Named<Module*> named_modules(const std::string& prefix = "");  // this one included, parents first
 
   virtual void train(bool on = true);
   void eval() { train(false); }
