@@ -1,6 +1,8 @@
 // Whole training steps, from batch to weights: what a user would notice when a part of mixed precision is wrong.
 #include <cmath>
+#include <map>
 #include <memory>
+#include <string_view>
 
 #include "demi/amp/autocast.h"
 #include "demi/amp/grad_scaler.h"
@@ -170,6 +172,40 @@ TEST_P(TrainingStep, OverflowInOneMicroBatchDropsTheWholeWindowAndHalvesTheScale
   scaler.update();
   EXPECT_EQ(w.master().item<float>(), 1.0f);
   EXPECT_EQ(scaler.get_scale(), 128);
+}
+
+// One layer's own precision holds inside a region and outside of it, and gradients come back to the layers below.
+TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
+  Training t(device(), DType::F16);
+  const auto logits = [&] {
+    const amp::Autocast region(DType::F16);
+    return (*t.model)(t.images);
+  };
+  EXPECT_EQ(logits().dtype(), DType::F16);
+  t.model->classifier().set_precision(DType::F32);
+  EXPECT_EQ(logits().dtype(), DType::F32);
+  t.step();
+  for (const auto& [name, p] : t.model->named_parameters()) {
+    ASSERT_TRUE(p.grad().defined()) << name;
+    const bool sixteen_bits = p.shape().rank() == 4;  // filters; norms and the classifier are FP32
+    EXPECT_EQ(p.grad().dtype(), sixteen_bits ? DType::F16 : DType::F32) << name;
+  }
+}
+
+// The printed table is the policy: each operation once, under the rule that prepare() follows.
+TEST(AutocastTable, ListsEachOperationOnceAndCastsAsItSays) {
+  std::map<std::string_view, amp::Rule> seen;
+  for (const amp::OpRule& r : amp::op_rules()) EXPECT_TRUE(seen.emplace(r.op, r.rule).second) << r.op;
+  const Variable wide(Tensor::zeros({2}, DType::F32)), half(Tensor::zeros({2}, DType::F16));
+  const amp::Autocast region(DType::F16);
+  for (const auto& [op, rule] : seen) {
+    EXPECT_NE(amp::op_table().find(fmt::format("| {} |", op)), std::string::npos) << op;
+    const DType of_wide = amp::prepare(op, {wide})[0].dtype(), of_half = amp::prepare(op, {half})[0].dtype();
+    EXPECT_EQ(of_wide, rule == amp::Rule::Lower ? DType::F16 : DType::F32) << op;
+    EXPECT_EQ(of_half, rule == amp::Rule::Float32 ? DType::F32 : DType::F16) << op;
+    EXPECT_EQ(amp::prepare(op, {wide, half})[1].dtype(), of_wide)
+        << op;  // together: the rule's dtype, or the wider one
+  }
 }
 
 #if DEMI_CUDA
