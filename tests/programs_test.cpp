@@ -409,7 +409,7 @@ TEST_P(Programs, HelpFitsIntoAHundredColumns) {
 }
 
 TEST_P(Programs, WritesMetricsReportAndCommand) {
-  const Result r = train(tiny({"--epochs", "3", "--eval-every", "2", "--out", "a/out put"}));
+  const Result r = train(tiny({"--precision", "fp32", "--epochs", "3", "--eval-every", "2", "--out", "a/out put"}));
   EXPECT_NE(r.out.find("synthetic: 160 training and 53 test images"), std::string::npos) << r.out;
   const fs::path out = work_ / "a/out put";
   std::ifstream in(out / "metrics.jsonl");
