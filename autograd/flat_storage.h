@@ -76,6 +76,9 @@ class ParameterState {
   void set_grad_dtype(DType dtype) { grad_dtype_ = dtype; }  // the caller has moved the gradient there
 
   bool trainable = true;
+  // C of a filter [K, R, S, C] or of a matrix that takes flattened images [K, (H, W, C)]; 0: neither. Where channels
+  // come first, as in PyTorch, such weights lie in another order.
+  int64_t channels = 0;
 
  private:
   Tensor master_;
