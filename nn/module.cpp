@@ -61,15 +61,17 @@ std::map<std::string, Tensor> Module::state() const {
 }
 
 void Module::check_state(const std::map<std::string, Tensor>& state) const {
-  std::map<std::string, Shape> mine;
-  for (const auto& [name, p] : named_parameters()) mine[name] = p.shape();
-  for (const auto& [name, b] : named_buffers()) mine[name] = b.tensor().shape();
-  for (const auto& [name, shape] : mine) {
+  std::map<std::string, Tensor> mine;
+  for (const auto& [name, p] : named_parameters()) mine[name] = p.master();
+  for (const auto& [name, b] : named_buffers()) mine[name] = b.tensor();
+  for (const auto& [name, tensor] : mine) {
     const auto it = state.find(name);
     DEMI_CHECK(it != state.end(), "[load] '{}' is missing: the weights are of another model", name);
-    DEMI_CHECK(it->second.shape() == shape, "[load] '{}' has shape {}, this model's is {}", name, it->second.shape(),
-               shape);
-    DEMI_CHECK(is_floating(it->second.dtype()), "[load] '{}' holds {}, not reals", name, it->second.dtype());
+    DEMI_CHECK(it->second.shape() == tensor.shape(), "[load] '{}' has shape {}, this model's is {}", name,
+               it->second.shape(), tensor.shape());
+    const bool reals = is_floating(tensor.dtype());
+    DEMI_CHECK(is_floating(it->second.dtype()) == reals, "[load] '{}' holds {}, not {}", name, it->second.dtype(),
+               reals ? "reals" : "a count");
   }
   for (const auto& [name, tensor] : state) DEMI_CHECK(mine.contains(name), "[load] this model has no '{}'", name);
 }

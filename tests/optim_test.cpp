@@ -173,15 +173,16 @@ TEST_P(OptimTest, TellsOutcomesOfEarlierSteps) {
 
 TEST_P(OptimTest, ASkippedStepGivesRunningStatisticsBack) {
   const Parameter gamma = parameter({1, 1}, {2}), beta = parameter({0, 0}, {2});
-  Buffer mean(tensor({0, 0}, {2})), var(tensor({1, 1}, {2}));
+  Buffer mean(tensor({0, 0}, {2})), var(tensor({1, 1}, {2})), batches(Tensor::zeros({}, DType::I64, device()));
   ParameterList list(std::vector{gamma, beta});
-  list.buffers = {mean, var};
+  list.buffers = {mean, batches, var};
   optim::SGD sgd(list, {.lr = 0.1});
   amp::GradScaler scaler({.init_scale = 1024});
   auto train = [&](Values batch) {
     sgd.zero_grad();
     const Variable x(tensor(batch, {2, 2}, DType::F16));
-    const Variable y = batch_norm(x, {.weight = gamma, .bias = beta, .running_mean = mean, .running_var = var});
+    const Variable y = batch_norm(
+        x, {.weight = gamma, .bias = beta, .running_mean = mean, .running_var = var, .num_batches_tracked = batches});
     backward(scaler.scale(sum(y * y)));
     const bool skipped = scaler.step(sgd).skipped();
     scaler.update();
@@ -190,13 +191,16 @@ TEST_P(OptimTest, ASkippedStepGivesRunningStatisticsBack) {
   EXPECT_FALSE(train({1, 2, 3, 5}));
   const Values mean_after = values_of(mean.tensor()), var_after = values_of(var.tensor()), weights = after(gamma);
   EXPECT_NEAR(mean_after[0], 0.2, 1e-6);
+  EXPECT_EQ(batches.tensor().item<int64_t>(), 1);
   EXPECT_TRUE(train({1, 2, 70000, 5}));  // infinite as a half
   EXPECT_EQ(values_of(mean.tensor()), mean_after);
   EXPECT_EQ(values_of(var.tensor()), var_after);
+  EXPECT_EQ(batches.tensor().item<int64_t>(), 1);
   EXPECT_EQ(after(gamma), weights);
   EXPECT_EQ(scaler.get_scale(), 512);
   EXPECT_FALSE(train({1, 2, 3, 5}));
   EXPECT_NE(values_of(mean.tensor()), mean_after);
+  EXPECT_EQ(batches.tensor().item<int64_t>(), 2);
 }
 
 // ---- Which parameters take part
