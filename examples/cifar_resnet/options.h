@@ -41,7 +41,8 @@ struct Options {
   uint64_t seed = 0;
   bool deterministic = false, drop_last = false;
   int64_t eval_every = 1;
-  std::string out, resume, save;
+  std::string out, resume, save, load, export_to;
+  bool eval_only = false;
   std::vector<Precision> compare;
   std::string recipe = "strong";
 };

@@ -11,7 +11,6 @@
 #include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/random.h"
 #include "demi/kernels/scale.h"
-#include "demi/nn/checkpoint.h"
 #include "demi/nn/functional/arithmetic.h"
 #include "demi/nn/functional/loss.h"
 #include "demi/optim/clip.h"
@@ -24,6 +23,10 @@ namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+Float32Math float32_math(const Options& o) {
+  return o.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee;
+}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -46,6 +49,7 @@ Trainer::Trainer(const Options& o, data::Source& source) : options_(o), source_(
   compute_ = o.precision == Precision::FP16 ? DType::F16 : o.precision == Precision::BF16 ? DType::BF16 : DType::F32;
   manual_seed(o.seed);
   model_ = nn::resnet({.depth = o.depth, .classes = source.classes(), .stem = o.stem, .width = o.width});
+  if (!o.load.empty()) nn::load_weights(o.load, *model_);
   model_->to(o.device);
   sgd_ = std::make_unique<optim::SGD>(
       model_->parameters(),
@@ -129,6 +133,7 @@ bool Trainer::train_epoch(Progress& progress) {
 Trainer::Tested Trainer::test() {
   model_->eval();
   const NoGrad off;
+  const Float32MathGuard math(float32_math(options_));
   const amp::Autocast region(compute_);
   Tensor correct = Tensor::zeros({}, DType::I64, options_.device),
          loss = Tensor::zeros({}, DType::F32, options_.device);
@@ -168,7 +173,7 @@ EpochMetrics Trainer::finish_epoch(double seconds) {
 }
 
 bool Trainer::run(Progress& progress, MetricsLog* log) {
-  const Float32MathGuard math(options_.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee);
+  const Float32MathGuard math(float32_math(options_));
   memory::release_cached(options_.device);  // what an earlier training left must not count as this one's
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, options_.epochs) : options_.epochs;
   if (epoch_ >= last) progress.say(fmt::format("nothing left to train: {} of {} epochs are done", epoch_, last));

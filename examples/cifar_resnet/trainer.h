@@ -8,6 +8,7 @@
 #include "demi/examples/cifar_resnet/options.h"
 #include "demi/examples/cifar_resnet/progress.h"
 #include "demi/examples/cifar_resnet/report.h"
+#include "demi/nn/checkpoint.h"
 #include "demi/optim/lr_schedule.h"
 #include "demi/optim/sgd.h"
 
@@ -16,6 +17,12 @@ namespace demi::examples {
 class Trainer {
  public:
   Trainer(const Options& options, data::Source& source);
+
+  struct Tested {
+    double loss, accuracy;  // the mean over the test set; a share of it
+  };
+  Tested test();
+  void export_weights() const { nn::export_weights(options_.export_to, *model_); }
 
   int64_t parameter_count() const { return model_->parameters().numel(); }
   // Trains what is left of the epochs, or up to --stop-after; `log` may be null. False: Ctrl-C ended it, after saving.
@@ -30,13 +37,9 @@ class Trainer {
     int64_t images = 0;
     double seconds = 0;  // of earlier processes in this epoch
   };
-  struct Tested {
-    double loss, accuracy;
-  };
 
   bool train_epoch(Progress& progress);  // false: interrupted
   void step(const data::Batch* first, const data::Batch* last);
-  Tested test();
   EpochMetrics finish_epoch(double seconds);
   void save();
   void resume();
