@@ -31,8 +31,7 @@ Tensor& FlatStorage::gradient(DType dtype) {
 
 const Tensor& FlatStorage::copy(DType dtype) {
   Copy& c = copies_[slot(dtype)];
-  const bool fresh = c.values.defined() && c.master_version == master_.version();
-  if (fresh) return c.values;
+  if (fresh(dtype)) return c.values;
   if (!c.values.defined()) {
     const memory::Scope scope(memory::Category::ComputeCopies);
     c.values = Tensor::empty({numel_}, dtype, device());
@@ -40,6 +39,11 @@ const Tensor& FlatStorage::copy(DType dtype) {
   kernels::cast_into(master_, c.values);
   c.master_version = master_.version();
   return c.values;
+}
+
+bool FlatStorage::fresh(DType dtype) const {
+  const Copy& c = copies_[slot(dtype)];
+  return c.values.defined() && c.master_version == master_.version();
 }
 
 bool FlatStorage::copies_fresh() const {

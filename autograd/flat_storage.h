@@ -33,8 +33,9 @@ class FlatStorage {
   // since, they are cast again here.
   const Tensor& copy(DType dtype);
   Tensor existing_copy(DType dtype) const { return copies_[slot(dtype)].values; }  // undefined where none was asked for
-  bool copies_fresh() const;  // every existing copy is what the masters round to
-  void copies_written();      // the caller has just rewritten all existing copies from the masters
+  bool fresh(DType dtype) const;  // FP16, BF16: the copy exists and is what the masters round to
+  bool copies_fresh() const;      // every existing copy is what the masters round to
+  void copies_written();          // the caller has just rewritten all existing copies from the masters
   Tensor view(const Tensor& flat, size_t slice) const;  // one slice of a buffer of this layout, in its shape
 
   bool owned_by_optimizer = false;

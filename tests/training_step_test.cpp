@@ -195,7 +195,11 @@ TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
 // The printed table is the policy: each operation once, under the rule that prepare() follows.
 TEST(AutocastTable, ListsEachOperationOnceAndCastsAsItSays) {
   std::map<std::string_view, amp::Rule> seen;
-  for (const amp::OpRule& r : amp::op_rules()) EXPECT_TRUE(seen.emplace(r.op, r.rule).second) << r.op;
+  for (const amp::OpRule& r : amp::op_rules()) {
+    EXPECT_TRUE(seen.emplace(r.op, r.rule).second) << r.op;
+    EXPECT_EQ(amp::find_rule(r.op), &r);
+  }
+  EXPECT_EQ(amp::find_rule("no such operation"), nullptr);
   const Variable wide(Tensor::zeros({2}, DType::F32)), half(Tensor::zeros({2}, DType::F16));
   const amp::Autocast region(DType::F16);
   for (const auto& [op, rule] : seen) {
