@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "demi/amp/autocast.h"
+#include "demi/core/overflow.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/gradient.h"
@@ -18,6 +19,31 @@ void check_scale(double scale) {
              "[grad_scaler] the scale is positive and finite in fp32, not {}", scale);
 }
 }  // namespace
+
+// Names the culprit when it is too late, from the gradients of the last step.
+struct GradScaler::Witness {
+  std::vector<std::shared_ptr<const std::vector<Parameter>>> lists;
+
+  // Backward goes from the last layer to the first, and a gradient that is not finite spoils those of the layers before
+  // it: so it began at the last parameter that has one.
+  std::string first_to_overflow() const {
+    const ParameterState* first = nullptr;
+    for (const auto& list : lists)
+      for (const Parameter& p : *list) {
+        const ParameterState& state = p.parameter();
+        if (!state.has_grad() || (first && state.order < first->order)) continue;
+        Tensor found = Tensor::zeros({}, DType::I32, state.master().device());
+        kernels::check_finite(state.grad(), found);
+        if (found.item<int32_t>() != 0) first = &state;
+      }
+    if (!first) return {};
+    if (first->name.empty())
+      return fmt::format("the first gradient to overflow was that of a parameter of shape {}", first->master().shape());
+    const size_t dot = first->name.rfind('.');
+    return fmt::format("the first gradient to overflow was that of {}{}", first->name,
+                       dot == std::string::npos ? "" : fmt::format(" in the layer {}", first->name.substr(0, dot)));
+  }
+};
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), host_scale_(options.init_scale) {
   options_.enabled = options.enabled && amp_allowed();
@@ -93,6 +119,13 @@ void GradScaler::update() {
     if (mine.found_inf.defined()) found.push_back(mine.found_inf);
   DEMI_CHECK(!found.empty(),
              "[grad_scaler] No inf checks were recorded prior to update(): call step() or unscale() first");
+  if (!witness_) witness_ = std::make_shared<Witness>();
+  witness_->lists.clear();
+  for (const auto& [optimizer, mine] : per_optimizer_) witness_->lists.push_back(optimizer->shared_parameters());
+  set_overflow_witness(scale_.device(), [weak = std::weak_ptr(witness_)] {
+    const auto witness = weak.lock();
+    return witness ? witness->first_to_overflow() : std::string();
+  });
   per_optimizer_.clear();
   kernels::update_loss_scale(
       found,

@@ -21,8 +21,12 @@ Variable Module::operator()(const Variable& x) {
 
 ParameterList Module::parameters() const {
   ParameterList list;
-  for (const auto& [name, p] : named_parameters())
+  int64_t order = 0;
+  for (const auto& [name, p] : named_parameters()) {
+    p.parameter().name = name;
+    p.parameter().order = order++;
     if (p.requires_grad()) list.parameters.push_back(p);
+  }
   for (const auto& [name, b] : named_buffers()) list.buffers.push_back(b);
   return list;
 }
