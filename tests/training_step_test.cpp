@@ -221,6 +221,29 @@ TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
   }
 }
 
+TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
+  const Variable wide(tensor_of({1}, {1, 1}, DType::F32, device())), half(tensor_of({1}, {1, 1}, DType::F16, device())),
+      brain(tensor_of({1}, {1, 1}, DType::BF16, device()));
+  const Parameter w(tensor_of({1 + 0x1p-20}, {1, 1}, DType::F32, device()));  // rounds to 1 in 16 bits
+  for (const auto& low : {half, brain}) {
+    EXPECT_EQ((low + wide).dtype(), DType::F32);
+    EXPECT_EQ(linear(low, wide).dtype(), DType::F32);
+  }
+  EXPECT_EQ((half + brain).dtype(), DType::F32);
+  EXPECT_EQ(linear(half, brain).dtype(), DType::F32);
+  const amp::Autocast region(DType::F16);
+  EXPECT_EQ(values_of(linear(half, w).tensor())[0], 1);
+  {
+    const amp::Autocast off(DType::F16, false);
+    EXPECT_EQ(linear(half, half).dtype(), DType::F16);
+    EXPECT_EQ((brain + brain).dtype(), DType::BF16);
+    const Variable y = linear(half, w);
+    EXPECT_EQ(y.dtype(), DType::F32);
+    EXPECT_EQ(values_of(y.tensor())[0], 1 + 0x1p-20);
+  }
+  EXPECT_EQ(linear(half, w).dtype(), DType::F16);
+}
+
 // The printed table is the policy: each operation once, under the rule that prepare() follows.
 TEST(AutocastTable, ListsEachOperationOnceAndCastsAsItSays) {
   std::map<std::string_view, amp::Rule> seen;
