@@ -157,7 +157,7 @@ class Replay {
   }
 
   // The first field that is not as recorded, with both values; "" when all are.
-  std::string difference(const ScalerTrace::Step& step, const Outcomes& outcomes) const {
+  std::string difference(const ScalerTrace::Step& step, const Outcomes& outcomes, double limit) const {
     const auto text = [](std::optional<bool> v) { return !v ? "null" : *v ? "true" : "false"; };
     for (size_t j = 0; j < weights_.size(); ++j) {
       std::optional<bool> stepped;
@@ -173,7 +173,7 @@ class Replay {
       const double w = static_cast<double>(weights_[j].master().item<float>()), recorded = step.weights[j];
       const bool equal =
           w == recorded || (std::isnan(w) && std::isnan(recorded)) ||
-          (std::isfinite(recorded) && std::fabs(w - recorded) <= 2e-6 * std::max(1.0, std::fabs(recorded)));
+          (std::isfinite(recorded) && std::fabs(w - recorded) <= limit * std::max(1.0, std::fabs(recorded)));
       if (!equal) return fmt::format("weights[{}]: {} here, {} recorded", j, w, recorded);
     }
     return "";
@@ -244,14 +244,14 @@ std::vector<ScalerTrace> read_scaler_traces(const std::filesystem::path& path) {
   return parse_scaler_traces({std::istreambuf_iterator<char>(in), {}}, path.string());
 }
 
-std::string replay(const ScalerTrace& trace, Device device, ReplayBy by) {
+std::string replay(const ScalerTrace& trace, Device device, ReplayBy by, double limit) {
   DEMI_CHECK(by == ReplayBy::Eager || device.is_cuda(), "graphs need a CUDA device, not {}", device);
   size_t i = 0;
   try {
     Replay replay(trace, device);
     for (; i < trace.steps.size(); ++i) {
       const ScalerTrace::Step& step = trace.steps[i];
-      const std::string difference = replay.difference(step, replay.take(step, by));
+      const std::string difference = replay.difference(step, replay.take(step, by), limit);
       if (!difference.empty()) return fmt::format("step {}, {}", i, difference);
     }
   } catch (const Error& e) {  // what demi refuses and PyTorch did

@@ -39,8 +39,8 @@ std::vector<ScalerTrace> parse_scaler_traces(const std::string& text, const std:
 enum class ReplayBy { Eager, Graph };
 
 // Replays one trace: "" when all is equal, else the first difference: step, field and both values. Scale, tracker and
-// stepped must be equal, weights within 2e-6 max(1, |w|). By graph (CUDA): an optimizer's first gradient comes in an
+// stepped must be equal, weights within limit * max(1, |w|). By graph (CUDA): an optimizer's first gradient comes in an
 // eager step; every other step is a replay of the graph captured for its kind.
-std::string replay(const ScalerTrace& trace, Device device, ReplayBy by = ReplayBy::Eager);
+std::string replay(const ScalerTrace& trace, Device device, ReplayBy by = ReplayBy::Eager, double limit = 2e-6);
 
 }  // namespace demi::test
