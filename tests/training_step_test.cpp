@@ -79,6 +79,35 @@ TEST_P(TrainingStep, GoesOnAfterASkipAsIfItHadNotHappened) {
   EXPECT_EQ(skips.everything(), straight.everything());
 }
 
+// On a fixed batch the first scale that fits is known beforehand: the largest 16-bit gradient is the FP32 one, scaled.
+TEST_P(TrainingStep, ComesDownFromAScaleFarTooLargeInThePredictedNumberOfSteps) {
+  Training full(device(), DType::F32), half(device(), DType::F16, 0x1p40);
+  full.step();
+  double largest = 0;
+  for (const Parameter& p : full.sgd->parameters())
+    if (p.shape().rank() >= 2)  // norms have FP32 gradients
+      for (const double g : values_of(p.grad())) largest = std::max(largest, std::fabs(g));
+  const double predicted = std::ceil(std::log2(0x1p40 * largest / 65504));
+  const auto expect_finite = [&] {
+    const NoGrad off;
+    half.model->eval();
+    for (const double v : values_of((*half.model)(half.images).tensor())) ASSERT_TRUE(std::isfinite(v));
+    half.model->train();
+  };
+  const auto before = half.everything();
+  int skipped = 0;
+  for (; half.step().skipped(); ++skipped) {
+    ASSERT_LT(skipped, 60);
+    EXPECT_EQ(half.everything(), before);
+    expect_finite();
+  }
+  EXPECT_NEAR(skipped, predicted, 1) << "largest gradient " << largest;
+  EXPECT_EQ(half.scaler.get_scale(), std::ldexp(1, 40 - skipped));
+  for (int i = 0; i < 6; ++i) half.step();
+  expect_finite();
+  EXPECT_LT(half.loss.item<float>(), 0.7f * full.loss.item<float>()) << "it learns";
+}
+
 // Six batches in windows of four: the last window divides by the two that are there, and nothing is left over.
 TEST_P(TrainingStep, AccumulationDividesAShortLastWindowByWhatIsInIt) {
   for (const DType dtype : {DType::F32, DType::F16}) {
@@ -135,6 +164,29 @@ TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
     const bool sixteen_bits = p.shape().rank() == 4;  // filters; norms and the classifier are FP32
     EXPECT_EQ(p.grad().dtype(), sixteen_bits ? DType::F16 : DType::F32) << name;
   }
+}
+
+TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
+  const Variable wide(tensor_of({1}, {1, 1}, DType::F32, device())), half(tensor_of({1}, {1, 1}, DType::F16, device())),
+      brain(tensor_of({1}, {1, 1}, DType::BF16, device()));
+  const Parameter w(tensor_of({1 + 0x1p-20}, {1, 1}, DType::F32, device()));  // rounds to 1 in 16 bits
+  for (const auto& low : {half, brain}) {
+    EXPECT_EQ((low + wide).dtype(), DType::F32);
+    EXPECT_EQ(linear(low, wide).dtype(), DType::F32);
+  }
+  EXPECT_EQ((half + brain).dtype(), DType::F32);
+  EXPECT_EQ(linear(half, brain).dtype(), DType::F32);
+  const amp::Autocast region(DType::F16);
+  EXPECT_EQ(values_of(linear(half, w).tensor())[0], 1);
+  {
+    const amp::Autocast off(DType::F16, false);
+    EXPECT_EQ(linear(half, half).dtype(), DType::F16);
+    EXPECT_EQ((brain + brain).dtype(), DType::BF16);
+    const Variable y = linear(half, w);
+    EXPECT_EQ(y.dtype(), DType::F32);
+    EXPECT_EQ(values_of(y.tensor())[0], 1 + 0x1p-20);
+  }
+  EXPECT_EQ(linear(half, w).dtype(), DType::F16);
 }
 
 // The printed table is the policy: each operation once, under the rule that prepare() follows.

@@ -17,7 +17,7 @@ void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions&
   int32_t &clean = *tracker.mutable_data<int32_t>(), &in_a_row = *overflows.mutable_data<int32_t>();
   if (!overflow) {
     in_a_row = 0;
-    if (++clean < options.growth_interval) return;
+    if (++clean != options.growth_interval) return;
     clean = 0;
     const float grown = static_cast<float>(static_cast<double>(value) * options.growth_factor);
     if (std::isfinite(grown)) value = grown;
