@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "demi/autograd/observer.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/optimizer_step.h"
 
@@ -24,6 +25,7 @@ Variable compute_copy(const Variable& v, DType dtype) {
   if (!is_16bit(dtype) || !v.defined() || !v.state()->parameter || !v.state()->requires_grad) return {};
   auto state = std::make_shared<VariableState>();
   state->parameter = v.state()->parameter;
+  if (Observer* o = observer()) o->compute_copy(*state->parameter, dtype, state->parameter->storage()->fresh(dtype));
   state->data = state->parameter->compute(dtype);
   return Variable(std::move(state));
 }

@@ -81,6 +81,14 @@ TEST_P(BadInput, OtherPrograms) {
   expect_failure("simple_cnn", {"--data", "nowhere"}, {"nowhere", "no such folder"});
   expect_failure("train_step", {"--nope"}, {"--nope", "--help"});
   expect_failure("train_step", {"--precision", "fp8"}, {"fp8"});
+  expect_failure("replay_scaler_traces", {}, {"FILE"});
+  expect_failure("replay_scaler_traces", {"nowhere.json"}, {"nowhere.json", "no such file"});
+  std::ofstream(work_ / "no.json") << "{";
+  std::ofstream(work_ / "empty.json") << "{\"traces\": []}";
+  expect_failure("replay_scaler_traces", {"no.json"}, {"no.json", "no JSON"});
+  expect_failure("replay_scaler_traces", {"empty.json"}, {"empty.json", "'traces' is empty"});
+  expect_failure("replay_scaler_traces", {"empty.json", "--device", "gpu"}, {"gpu"});
+  expect_failure("replay_scaler_traces", {"empty.json", "--device", "cpu", "--graph"}, {"--graph", "CUDA"});
 }
 
 TEST_P(BadInput, Environment) {
@@ -205,7 +213,7 @@ TEST_P(Programs, OutOfMemoryIsOneClearLine) {
 }
 
 TEST_P(Programs, HelpFitsIntoAHundredColumns) {
-  for (const char* program : {"cifar_resnet", "simple_cnn", "train_step", "replay_op_cases"}) {
+  for (const char* program : {"cifar_resnet", "simple_cnn", "train_step", "replay_op_cases", "replay_scaler_traces"}) {
     const Result r = run(program, {"--help"});
     EXPECT_EQ(r.code, 0) << program;
     EXPECT_EQ(r.err, "") << program;

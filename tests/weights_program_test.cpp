@@ -104,6 +104,8 @@ TEST_P(BadWeights, Flags) {
   expect_bad(model + Words{"--load", "w", "--eval-only", "--compare", "fp32,fp16"}, {"--eval-only", "--compare"});
   expect_bad(model + Words{"--save", "a", "--export", "a"}, {"--export", "--save", " a"});
   expect_bad(model + Words{"--load"}, {"--load"});
+  expect_bad(model + Words{"--inspect", "--export", "a"}, {"--inspect", "leave out --export"});
+  expect_bad(model + Words{"--inspect", "--load", "w", "--eval-only"}, {"--inspect", "leave out --eval-only"});
   train(tiny({"--epochs", "1", "--save", "a.ckpt"}));
   expect_bad({"--resume", "a.ckpt", "--load", "w"}, {"--load", "--resume", "leave out one"});
 }

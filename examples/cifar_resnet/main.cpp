@@ -84,17 +84,21 @@ int run(int argc, char** argv) {
     if (i == 0) {
       describe(o, source, trainer.parameter_count());
       // Only now, when nothing is wrong with the flags, the data and the checkpoint.
-      if (!options.out.empty()) write_run_info(options.out, command, facts);
+      if (!options.out.empty() && o.inspect == 0) write_run_info(options.out, command, facts);
     }
     if (all.size() > 1) fmt::print("\n{}\n", name_of(o.precision));
     std::fflush(stdout);
     std::optional<MetricsLog> log;
-    if (!o.out.empty()) {
+    if (o.inspect > 0) {
+      if (!o.out.empty()) make_folder(o.out);
+      nn::check_writable(trainer.inspection_path());
+    } else if (!o.out.empty()) {
       log.emplace(o.out, name_of(o.precision), trainer.done_epochs());
       nn::check_writable(trainer.save_path());
     }
     Progress progress(o.epochs, trainer.done_epochs());
     whole = trainer.run(progress, log ? &*log : nullptr);
+    if (o.inspect > 0) return 0;
     if (whole && !o.export_to.empty()) trainer.export_weights();
     runs.push_back(log ? log->run() : trainer.results());
   }

@@ -70,6 +70,9 @@ Trainer::Trainer(const Options& o, data::Source& source) : options_(o), source_(
   results_.name = name_of(o.precision);
   start_totals();
   if (!o.resume.empty()) resume();
+  const int64_t last = o.stop_after > 0 ? std::min(o.stop_after, o.epochs) : o.epochs;
+  const int64_t left = (batches + o.accumulate - 1) / o.accumulate * (last - epoch_) - next_batch_ / o.accumulate;
+  DEMI_CHECK(o.inspect <= left, "--inspect={}: this run has {} steps", o.inspect, left);
 }
 
 void Trainer::start_totals() {
@@ -81,6 +84,7 @@ void Trainer::start_totals() {
 void Trainer::step(const data::Batch* first, const data::Batch* last) {
   int64_t samples = 0;
   for (const data::Batch* b = first; b != last; ++b) samples += b->count;
+  if (++steps_ == options_.inspect) inspector_ = std::make_unique<amp::Inspector>(*model_);
   sgd_->zero_grad();
   for (const data::Batch* b = first; b != last; ++b) {
     Variable loss;
@@ -120,6 +124,7 @@ bool Trainer::train_epoch(Progress& progress) {
     step(window.data(), window.data() + window.size());
     window.clear();
     next_batch_ = batch.index + 1;
+    if (inspector_) return false;
     if (progress.due()) {
       progress.set_loss(totals_.loss.item<float>() / static_cast<double>(totals_.images));
       progress.set_scale(scaler_->get_scale());
@@ -184,6 +189,10 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
     const bool whole = train_epoch(progress);
     synchronize(options_.device);
     const double seconds = totals_.seconds + now() - start;
+    if (inspector_) {
+      tell_inspection(progress);
+      return true;
+    }
     if (!whole) {
       totals_.seconds = seconds;
       save();
@@ -206,6 +215,18 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
   }
   return true;
 }
+
+void Trainer::tell_inspection(Progress& progress) {
+  const std::string path = inspection_path();
+  progress.clear();
+  fmt::print("\nstep {} in {}, loss scale {} after it{}\n\n{}", steps_, name_of(options_.precision),
+             scaler_->get_scale(), sgd_->last_skip().item<int32_t>() ? " (the step was skipped)" : "",
+             inspector_->table());
+  write_whole(path, inspector_->json() + "\n");
+  fmt::print("written to {}\n", path);
+}
+
+std::string Trainer::inspection_path() const { return (std::filesystem::path(options_.out) / "inspect.json").string(); }
 
 std::string Trainer::save_path() const {
   if (!options_.save.empty()) return options_.save;

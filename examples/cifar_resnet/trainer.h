@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "demi/amp/grad_scaler.h"
+#include "demi/amp/inspect.h"
 #include "demi/examples/cifar_resnet/options.h"
 #include "demi/examples/cifar_resnet/progress.h"
 #include "demi/examples/cifar_resnet/report.h"
@@ -29,6 +30,7 @@ class Trainer {
   bool run(Progress& progress, MetricsLog* log);
   const Run& results() const { return results_; }
   int64_t done_epochs() const { return epoch_; }
+  std::string inspection_path() const;
   std::string save_path() const;  // empty: nothing is saved but on Ctrl-C
 
  private:
@@ -41,6 +43,7 @@ class Trainer {
   bool train_epoch(Progress& progress);  // false: interrupted
   void step(const data::Batch* first, const data::Batch* last);
   EpochMetrics finish_epoch(double seconds);
+  void tell_inspection(Progress& progress);
   void save();
   void resume();
   void start_totals();
@@ -55,6 +58,8 @@ class Trainer {
   data::LoadOptions load_;
   int64_t epoch_ = 0, next_batch_ = 0;  // epochs done; batches done in the one after
   Totals totals_;
+  int64_t steps_ = 0;                          // of this process
+  std::unique_ptr<amp::Inspector> inspector_;  // from the step of --inspect on
   Run results_;
 };
 
