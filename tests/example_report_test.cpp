@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/examples/cifar_resnet/chart.h"
+#include "demi/examples/common/chart.h"
 #include "demi/examples/cifar_resnet/progress.h"
 #include "demi/examples/cifar_resnet/report.h"
 

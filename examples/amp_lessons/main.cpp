@@ -1,0 +1,17 @@
+// Small experiments that show what mixed precision does and why; docs/learn has a chapter for each.
+//
+//   amp_lessons [NAME] [--device auto|cpu|cuda] [--data DIR|synthetic] [--out DIR] [--seed N]
+#include "demi/examples/amp_lessons/lesson.h"
+
+namespace demi::lessons {
+
+void numbers(Lesson& lesson);
+
+// In the order to take them. A lesson's file starts with the same question.
+constexpr Entry kLessons[] = {
+    {"numbers", "What can a number of 16 bits hold?", numbers},
+};
+
+}  // namespace demi::lessons
+
+int main(int argc, char** argv) { return demi::lessons::run_program(argc, argv, demi::lessons::kLessons); }
