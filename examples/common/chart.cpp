@@ -10,7 +10,7 @@
 namespace demi::examples {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 340, kLeft = 74, kRight = 16, kTop = 48, kBottom = 48, kKeyRow = 16;
+constexpr double kWidth = 560, kHeight = 340, kLeft = 74, kRight = 22, kTop = 48, kBottom = 48, kKeyRow = 16;
 constexpr int kColours = 6;
 
 constexpr const char* kStyle = R"(<style>
