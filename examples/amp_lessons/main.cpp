@@ -8,12 +8,14 @@ namespace demi::lessons {
 void numbers(Lesson& lesson);
 void sums(Lesson& lesson);
 void lost_updates(Lesson& lesson);
+void underflow(Lesson& lesson);
 
 // In the order to take them. A lesson's file starts with the same question.
 constexpr Entry kLessons[] = {
     {"numbers", "What can a number of 16 bits hold?", numbers},
     {"sums", "Why are sums held in FP32?", sums},
     {"lost_updates", "Why keep FP32 weights when the network runs in FP16?", lost_updates},
+    {"underflow", "Why is the loss scaled, and when need it not be?", underflow},
 };
 
 }  // namespace demi::lessons

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "demi/examples/amp_lessons/lesson.h"
 #include "demi/kernels/cast.h"
@@ -46,8 +47,6 @@ const char* kind(float x, float smallest_normal) {
   return std::abs(x) < smallest_normal ? "subnormal" : "normal";
 }
 
-constexpr DType kFormats[] = {DType::F16, DType::BF16, DType::F32};
-
 void limits(Lesson& lesson) {
   lesson.section("Three formats");
   Table table({"", "fp16", "bf16", "fp32"});
@@ -75,7 +74,7 @@ void edges(Lesson& lesson) {
   for (const double x :
        {1e-8, 2e-8, 3e-8, 1e-7, 6e-5, 7e-5, 0.1, 1.0, 2049.0, 2051.0, 65504.0, 65519.0, 65520.0, 1e5, 1e38, 3.4e38}) {
     std::vector<std::string> cells{fmt::format("{:.6g}", x)};
-    for (const DType dtype : kFormats) {
+    for (const DType dtype : {DType::F16, DType::BF16, DType::F32}) {
       const float y = rounded(static_cast<float>(x), dtype, lesson.device());
       cells.push_back(fmt::format("{:.7g}", y));
       if (dtype == DType::F16) cells.push_back(kind(y, 0x1p-14f));
@@ -100,16 +99,13 @@ void all_patterns(Lesson& lesson) {
   const Tensor wide = kernels::cast(halves, DType::F32);
   const std::vector<Half> back = kernels::cast(wide, DType::F16).to_vector<Half>();
   Table table({"kind", "patterns"});
-  int subnormal = 0, lost = 0;
-  for (const std::string wanted : {"zero", "subnormal", "normal", "infinity", "not a number"}) {
-    int count = 0;
-    for (const Half x : all) count += kind(x, 0x1p-14f) == wanted;
-    if (wanted == "subnormal") subnormal = count;
-    table.row(wanted, count);
-  }
+  std::map<std::string, int> count;
+  for (const Half x : all) ++count[kind(x, 0x1p-14f)];
+  for (const char* of : {"zero", "subnormal", "normal", "infinity", "not a number"}) table.row(of, count[of]);
+  int lost = 0;
   for (size_t i = 0; i < all.size(); ++i) lost += !std::isnan(float(all[i])) && all[i].bits != back[i].bits;
   lesson.show(table);
-  lesson.predict("2,046 are subnormal", subnormal == 2 * 1023);
+  lesson.predict("2,046 are subnormal", count["subnormal"] == 2 * 1023);
   lesson.predict("FP16 to FP32 and back gives the same bits for every number", lost == 0);
 }
 
