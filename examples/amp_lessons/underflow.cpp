@@ -9,7 +9,7 @@
 //   A network that learns f in u' = f(u) from steps u + h f(u): its gradients carry h^2 and the mean over all pixels.
 //   At h = 1/128 scale 1 loses over 99 % of what its layers are handed, and the loss stays where it was. With 2^8, or
 //   with a dynamic scale from 2^16 on, it falls to less than a fifth, as in FP32.
-#include <cmath>
+#include <numeric>
 
 #include "demi/amp/inspect.h"
 #include "demi/demi.h"
@@ -103,15 +103,14 @@ std::vector<double> compare(Lesson& lesson, const std::vector<data::Batch>& batc
       {"FP32", {.enabled = false}},
       {"FP16, scale 1", {.init_scale = 1, .growth_interval = 100000}},
       {"FP16, scale 2^8", {.init_scale = 256, .growth_interval = 100000}},
-      {"FP16, dynamic scale", {.init_scale = 65536}}};
+      {"FP16, dynamic scale", {}}};
   Table table({"run", "loss, first step", "loss, last 20 steps", "of the first"});
   Chart chart{.title = "Loss", .x_label = "step", .y_label = "loss"};
   std::vector<double> left;
   for (const auto& [name, scaling] : runs) {
     const std::vector<double> losses = train<Network>(lesson, batches, scaling, lr);
-    double last = 0;
-    const size_t from = losses.size() - std::min<size_t>(20, losses.size());
-    for (size_t i = from; i < losses.size(); ++i) last += losses[i] / static_cast<double>(losses.size() - from);
+    const size_t count = std::min<size_t>(20, losses.size());
+    const double last = std::reduce(losses.end() - std::ptrdiff_t(count), losses.end()) / double(count);
     left.push_back(last / losses[0]);
     table.row(name, fmt::format("{:.3g}", losses[0]), fmt::format("{:.3g}", last),
               fmt::format("{:.1f} %", 100 * left.back()));
@@ -143,8 +142,8 @@ void underflow(Lesson& lesson) {
   lesson.predict("every layer loses over 99 % at scale 1", heat.first > 0.99);
   left = compare<HeatFlow>(lesson, batches, 1e-2, "underflow_heat_loss");
   lesson.predict("at scale 1 the loss stays within 20 % of the first", std::abs(left[1] - 1) < 0.2);
-  lesson.predict("in FP32, at 2^8 and with the dynamic scale it falls to less than a fifth",
-                 left[0] < 0.2 && left[2] < 0.2 && left[3] < 0.2);
+  const double most = std::max({left[0], left[2], left[3]});
+  lesson.predict("in FP32, with 2^8 and with the dynamic scale it falls to less than a fifth", most < 0.2);
 }
 
 }  // namespace demi::lessons
