@@ -9,6 +9,7 @@
 //   A network that learns f in u' = f(u) from steps u + h f(u): its gradients carry h^2 and the mean over all pixels.
 //   At h = 1/128 scale 1 loses over 99 % of what its layers are handed, and the loss stays where it was. With 2^8, or
 //   with a dynamic scale from 2^16 on, it falls to less than a fifth, as in FP32.
+#include <cmath>
 #include <numeric>
 
 #include "demi/amp/inspect.h"
@@ -22,7 +23,7 @@ namespace {
 using kernels::ValueCounts;
 struct LayerGradients {
   std::string layer;
-  ValueCounts output, weights;  // of the layer's output, which is what backward hands it, and of its parameters
+  ValueCounts output, weights;  // gradients that backward hands to the layer, and those of its weights
 };
 
 // The gradients of one step in FP32 with the loss multiplied by `scale`: what FP16 would have to hold.
@@ -136,7 +137,6 @@ void underflow(Lesson& lesson) {
   lesson.predict("no layer loses 1 % at scale 1", images.second < 0.01);
   std::vector<double> left = compare<Classifier>(lesson, batches, 3e-3, "underflow_classifier_loss");
   lesson.predict("without scaling it trains as in FP32, to 0.1 of the first loss", std::abs(left[1] - left[0]) < 0.1);
-
   lesson.section("A network that learns how heat flows");
   const auto heat = show_gradients<HeatFlow>(lesson, batches[0], "underflow_heat");
   lesson.predict("every layer loses over 99 % at scale 1", heat.first > 0.99);
