@@ -2,7 +2,6 @@
 // value that is right, and as a test of its whole kind.
 #pragma once
 
-#include <limits>
 #include <map>
 
 #include "demi/autograd/parameter.h"
@@ -13,8 +12,6 @@ namespace demi::test {
 
 using Values = std::vector<double>;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr DType kTrainingDtypes[] = {DType::F32, DType::F16, DType::BF16};
 
 class FaultTest : public OnDevice {

@@ -84,23 +84,29 @@ TEST_P(Fault, GradientOfABroadcastOperandNotReduced) {
   for (const DType dtype : floating_dtypes())
     for (const Shape& shape :
          {Shape{3}, Shape{1, 3}, Shape{4, 1}, Shape{1, 1}, Shape{}, Shape{2, 1, 3}, Shape{1, 4, 3}, Shape{2, 4, 3}}) {
-      const Variable b = leaf(noise(shape.numel(), 2), shape, dtype), c = leaf(noise(shape.numel(), 3), shape, dtype);
-      const Variable x = leaf(noise(24), {2, 4, 3}, dtype);
-      backward((x + b) * c, tensor(upstream, {2, 4, 3}, dtype));
-      // The same with operands written out, each gradient added up by hand.
-      const Tensor wide_b = kernels::broadcast_to(b.tensor(), {2, 4, 3}),
-                   wide_c = kernels::broadcast_to(c.tensor(), {2, 4, 3});
-      const Variable all_b(wide_b, true), all_c(wide_c, true);
-      backward((x.detach() + all_b) * all_c, tensor(upstream, {2, 4, 3}, dtype));
-      for (const auto& [mine, all] : {std::pair{b, all_b}, std::pair{c, all_c}}) {
-        ASSERT_EQ(mine.grad().shape(), shape);
-        const Tensor expected = kernels::sum_to(tensor_of(values_of(all.grad()), {2, 4, 3}, DType::F64), shape);
-        expect_close(values_of(mine.grad()), values_of(expected), 2 * epsilon_of(dtype) + 1e-6, 16 * epsilon_of(dtype),
-                     fmt::format("{} {}", dtype, shape));
+      for (const bool first : {true, false}) {  // the narrow operand comes first, or second
+        const auto f = [&](const Variable& x, const Variable& b, const Variable& c) {
+          return first ? c * (b + x) : (x + b) * c;
+        };
+        const Variable b = leaf(noise(shape.numel(), 2), shape, dtype), c = leaf(noise(shape.numel(), 3), shape, dtype);
+        const Variable x = leaf(noise(24), {2, 4, 3}, dtype);
+        backward(f(x, b, c), tensor(upstream, {2, 4, 3}, dtype));
+        // The same with operands written out, each gradient added up by hand.
+        const Variable all_b(kernels::broadcast_to(b.tensor(), {2, 4, 3}), true),
+            all_c(kernels::broadcast_to(c.tensor(), {2, 4, 3}), true);
+        backward(f(x.detach(), all_b, all_c), tensor(upstream, {2, 4, 3}, dtype));
+        for (const auto& [mine, all] : {std::pair{b, all_b}, std::pair{c, all_c}}) {
+          ASSERT_EQ(mine.grad().shape(), shape);
+          const Tensor expected = kernels::sum_to(tensor_of(values_of(all.grad()), {2, 4, 3}, DType::F64), shape);
+          expect_close(values_of(mine.grad()), values_of(expected), 2 * epsilon_of(dtype) + 1e-6,
+                       16 * epsilon_of(dtype), fmt::format("{} {}", dtype, shape));
+        }
+        EXPECT_EQ(x.grad().shape(), (Shape{2, 4, 3}));
       }
-      EXPECT_EQ(x.grad().shape(), (Shape{2, 4, 3}));
     }
 }
+
+// ---- Backward that failed
 
 struct FailsOnce : Function<FailsOnce> {
   static Tensor forward(FunctionContext&, const Tensor& x) { return x.clone(); }
