@@ -32,6 +32,7 @@
 #include "demi/nn/layers/linear.h"
 #include "demi/nn/layers/simple.h"
 #include "demi/nn/resnet.h"
+#include "demi/nn/torch_state.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/lr_schedule.h"

@@ -12,51 +12,54 @@ namespace {
 thread_local DType region = DType::F32;  // FP32: no region
 
 // What runs in which precision, and so the whole of autocast's policy.
+constexpr std::string_view kSums = "products and sums in FP32, rounded once", kEach = "FP32, rounded once",
+                           kExact = "exact: picks or moves values";
 constexpr std::array kRules{
-    // Sums of many products: exact products of 16-bit values, added in FP32 by the tensor cores.
-    OpRule{"conv2d", Rule::Lower},
-    OpRule{"linear", Rule::Lower},
-    OpRule{"matmul", Rule::Lower},
+    // Sums of many products: tensor cores multiply 16-bit values exactly and add in FP32.
+    OpRule{"conv2d", Rule::Lower, kSums},
+    OpRule{"linear", Rule::Lower, kSums},
+    OpRule{"matmul", Rule::Lower, kSums},
     // Results that leave FP16's range, or small differences of large values.
-    OpRule{"exp", Rule::Float32},
-    OpRule{"log", Rule::Float32},
-    OpRule{"pow", Rule::Float32},
-    OpRule{"square", Rule::Float32},
-    OpRule{"reciprocal", Rule::Float32},
-    OpRule{"rsqrt", Rule::Float32},
-    OpRule{"softplus", Rule::Float32},
-    OpRule{"softmax", Rule::Float32},
-    OpRule{"log_softmax", Rule::Float32},
-    OpRule{"layer_norm", Rule::Float32},
-    OpRule{"sum", Rule::Float32},
-    // Losses. (cross_entropy reads 16-bit logits and computes in FP32 without a cast of its own.)
-    OpRule{"mse_loss", Rule::Float32},
-    OpRule{"cross_entropy", Rule::Follow},
-    // Memory-bound: 16-bit halves the bytes. Batch norm keeps its statistics and parameters in FP32 whatever its input.
-    OpRule{"batch_norm", Rule::Follow},
-    OpRule{"relu", Rule::Follow},
-    OpRule{"max_pool2d", Rule::Follow},
-    OpRule{"avg_pool2d", Rule::Follow},
-    OpRule{"global_avg_pool", Rule::Follow},
-    OpRule{"dropout", Rule::Follow},
-    OpRule{"add", Rule::Follow},
-    OpRule{"sub", Rule::Follow},
-    OpRule{"mul", Rule::Follow},
-    OpRule{"div", Rule::Follow},
-    OpRule{"maximum", Rule::Follow},
-    OpRule{"mean", Rule::Follow},
-    OpRule{"amax", Rule::Follow},
-    OpRule{"abs", Rule::Follow},
-    OpRule{"neg", Rule::Follow},
-    OpRule{"sqrt", Rule::Follow},
-    OpRule{"clamp", Rule::Follow},
-    OpRule{"tanh", Rule::Follow},
-    OpRule{"sigmoid", Rule::Follow},
-    OpRule{"silu", Rule::Follow},
-    OpRule{"gelu", Rule::Follow},
-    OpRule{"scale", Rule::Follow},
-    OpRule{"reshape", Rule::Follow},
-    OpRule{"permute", Rule::Follow},
+    OpRule{"exp", Rule::Float32, kEach},
+    OpRule{"log", Rule::Float32, kEach},
+    OpRule{"pow", Rule::Float32, kEach},
+    OpRule{"square", Rule::Float32, kEach},
+    OpRule{"reciprocal", Rule::Float32, kEach},
+    OpRule{"rsqrt", Rule::Float32, kEach},
+    OpRule{"softplus", Rule::Float32, kEach},
+    OpRule{"softmax", Rule::Float32, "FP32"},
+    OpRule{"log_softmax", Rule::Float32, "FP32"},
+    OpRule{"layer_norm", Rule::Float32, "FP32"},
+    OpRule{"sum", Rule::Float32, "FP32"},
+    // Losses. Cross-entropy needs no cast of its own: it reads logits of any dtype.
+    OpRule{"mse_loss", Rule::Float32, "FP32"},
+    OpRule{"cross_entropy", Rule::Follow, "FP32; the loss is FP32"},
+    // Bound by memory, so 16-bit operands halve the time.
+    OpRule{"batch_norm", Rule::Follow, "statistics, parameters and arithmetic in FP32, rounded once"},
+    OpRule{"relu", Rule::Follow, kExact},
+    OpRule{"max_pool2d", Rule::Follow, kExact},
+    OpRule{"avg_pool2d", Rule::Follow, "sums in FP32, rounded once"},
+    OpRule{"global_avg_pool", Rule::Follow, "sums in FP32, rounded once"},
+    OpRule{"mean", Rule::Follow, "sums in FP32, rounded once"},
+    OpRule{"dropout", Rule::Follow, kEach},
+    OpRule{"amax", Rule::Follow, kExact},
+    OpRule{"abs", Rule::Follow, kExact},
+    OpRule{"neg", Rule::Follow, kExact},
+    OpRule{"clamp", Rule::Follow, kExact},
+    OpRule{"sqrt", Rule::Follow, kEach},
+    OpRule{"tanh", Rule::Follow, kEach},
+    OpRule{"sigmoid", Rule::Follow, kEach},
+    OpRule{"silu", Rule::Follow, kEach},
+    OpRule{"gelu", Rule::Follow, kEach},
+    OpRule{"scale", Rule::Follow, kEach},
+    OpRule{"reshape", Rule::Follow, kExact},
+    OpRule{"permute", Rule::Follow, kExact},
+    // Several tensors that must meet.
+    OpRule{"add", Rule::Widest, kEach},
+    OpRule{"sub", Rule::Widest, kEach},
+    OpRule{"mul", Rule::Widest, kEach},
+    OpRule{"div", Rule::Widest, kEach},
+    OpRule{"maximum", Rule::Widest, kExact},
 };
 
 bool takes_part(const Variable& v) { return v.defined() && is_floating(v.dtype()) && v.dtype() != DType::F64; }
@@ -99,24 +102,24 @@ DType autocast_dtype() { return region; }
 
 std::span<const OpRule> op_rules() { return kRules; }
 
-Rule rule_of(std::string_view op) {
+const OpRule* find_rule(std::string_view op) {
   const auto it = std::find_if(kRules.begin(), kRules.end(), [&](const OpRule& r) { return r.op == op; });
-  return it == kRules.end() ? Rule::Follow : it->rule;
+  return it == kRules.end() ? nullptr : &*it;
 }
 
 std::string op_table() {
-  std::string table = "| operation | runs in |\n|---|---|\n";
-  constexpr std::array names{"FP16 or BF16, the region's dtype", "FP32",
-                             "its inputs' dtype; the widest where they differ"};
-  for (const OpRule& r : kRules) table += fmt::format("| {} | {} |\n", r.op, names[static_cast<size_t>(r.rule)]);
+  constexpr std::array takes{"FP16 or BF16, the region's dtype", "FP32", "what its input is",
+                             "the widest of its inputs"};
+  std::string table = "| operation | takes and gives | inside |\n|---|---|---|\n";
+  for (const OpRule& r : kRules)
+    table += fmt::format("| {} | {} | {} |\n", r.op, takes[static_cast<size_t>(r.rule)], r.inside);
   return table;
 }
 
 std::vector<Variable> prepare(std::string_view op, std::vector<Variable> inputs) {
-  DType target = DType::F32;
-  const Rule rule = autocast_enabled() ? rule_of(op) : Rule::Follow;
-  if (rule == Rule::Lower) target = region;
-  if (rule == Rule::Follow) target = widest(inputs);
+  const OpRule* listed = autocast_enabled() ? find_rule(op) : nullptr;
+  const Rule rule = listed ? listed->rule : Rule::Widest;
+  const DType target = rule == Rule::Lower ? region : rule == Rule::Float32 ? DType::F32 : widest(inputs);
   for (Variable& v : inputs) v = in_dtype(v, target);
   return inputs;
 }

@@ -33,14 +33,17 @@ bool amp_allowed();       // false when the environment says DEMI_AMP=0
 enum class Rule : uint8_t {
   Lower,    // FP32 inputs are cast to the region's 16-bit dtype
   Float32,  // 16-bit inputs are cast to FP32
-  Follow,   // inputs as they come; where they differ the widest wins
+  Follow,   // the one input's dtype: nothing is cast
+  Widest,   // inputs that differ are cast to the widest: 16-bit with FP32 gives FP32, FP16 with BF16 gives FP32
 };
 struct OpRule {
   std::string_view op;
   Rule rule;
+  std::string_view inside;  // what the kernel computes in, whatever its operands are
 };
-std::span<const OpRule> op_rules();  // the whole table; an operation that is not listed follows its inputs
-Rule rule_of(std::string_view op);
+std::span<const OpRule> op_rules();  // the whole table
+// nullptr for an operation that is not listed: it follows its inputs, the widest where they differ.
+const OpRule* find_rule(std::string_view op);
 std::string op_table();  // the table as Markdown, for people and for the docs
 
 // The inputs of `op` in the dtypes that it shall run in. Casts are differentiable; a parameter's 16-bit version is its

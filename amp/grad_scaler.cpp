@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "demi/amp/autocast.h"
+#include "demi/core/overflow.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/gradient.h"
@@ -17,15 +18,44 @@ void check_scale(double scale) {
   DEMI_CHECK(scale >= std::numeric_limits<float>::min() && scale <= std::numeric_limits<float>::max(),
              "[grad_scaler] the scale is positive and finite in fp32, not {}", scale);
 }
+
+void check_options(const GradScalerOptions& o) {
+  check_scale(o.init_scale);
+  DEMI_CHECK(o.growth_factor > 1, "[grad_scaler] growth_factor is above 1, not {}", o.growth_factor);
+  DEMI_CHECK(o.backoff_factor > 0 && o.backoff_factor < 1, "[grad_scaler] backoff_factor is between 0 and 1, not {}",
+             o.backoff_factor);
+  DEMI_CHECK(o.growth_interval > 0, "[grad_scaler] growth_interval is positive, not {}", o.growth_interval);
+}
 }  // namespace
+
+// Names the culprit when it is too late, from the gradients of the last step.
+struct GradScaler::Witness {
+  std::vector<std::shared_ptr<const std::vector<Parameter>>> lists;
+
+  // Backward goes from the last layer to the first, and a gradient that is not finite spoils those of the layers before
+  // it: so it began at the last parameter that has one.
+  std::string first_to_overflow() const {
+    const ParameterState* first = nullptr;
+    for (const auto& list : lists)
+      for (const Parameter& p : *list) {
+        const ParameterState& state = p.parameter();
+        if (!state.has_grad() || (first && state.order < first->order)) continue;
+        Tensor found = Tensor::zeros({}, DType::I32, state.master().device());
+        kernels::check_finite(state.grad(), found);
+        if (found.item<int32_t>() != 0) first = &state;
+      }
+    if (!first) return {};
+    if (first->name.empty())
+      return fmt::format("the first gradient to overflow was that of a parameter of shape {}", first->master().shape());
+    const size_t dot = first->name.rfind('.');
+    return fmt::format("the first gradient to overflow was that of {}{}", first->name,
+                       dot == std::string::npos ? "" : fmt::format(" in the layer {}", first->name.substr(0, dot)));
+  }
+};
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), host_scale_(options.init_scale) {
   options_.enabled = options.enabled && amp_allowed();
-  check_scale(options.init_scale);
-  DEMI_CHECK(options.growth_factor > 1, "[grad_scaler] growth_factor is above 1, not {}", options.growth_factor);
-  DEMI_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
-             "[grad_scaler] backoff_factor is between 0 and 1, not {}", options.backoff_factor);
-  DEMI_CHECK(options.growth_interval > 0, "[grad_scaler] growth_interval is positive, not {}", options.growth_interval);
+  check_options(options);
 }
 
 void GradScaler::start(Device device) {
@@ -93,6 +123,13 @@ void GradScaler::update() {
     if (mine.found_inf.defined()) found.push_back(mine.found_inf);
   DEMI_CHECK(!found.empty(),
              "[grad_scaler] No inf checks were recorded prior to update(): call step() or unscale() first");
+  if (!witness_) witness_ = std::make_shared<Witness>();
+  witness_->lists.clear();
+  for (const auto& [optimizer, mine] : per_optimizer_) witness_->lists.push_back(optimizer->shared_parameters());
+  set_overflow_witness(scale_.device(), [weak = std::weak_ptr(witness_)] {
+    const auto witness = weak.lock();
+    return witness ? witness->first_to_overflow() : std::string();
+  });
   per_optimizer_.clear();
   kernels::update_loss_scale(
       found,
@@ -129,11 +166,14 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   DEMI_CHECK(!state.empty(), "[grad_scaler] the saved state is empty: it comes from a disabled scaler");
   for (const char* name : {"scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker"})
     DEMI_CHECK(state.contains(name), "[grad_scaler] the saved state has no '{}'", name);
-  check_scale(state.at("scale"));
-  options_.growth_factor = state.at("growth_factor");
-  options_.backoff_factor = state.at("backoff_factor");
-  options_.growth_interval = static_cast<int>(state.at("growth_interval"));
-  host_scale_ = state.at("scale");
+  GradScalerOptions loaded = options_;
+  loaded.init_scale = state.at("scale");
+  loaded.growth_factor = state.at("growth_factor");
+  loaded.backoff_factor = state.at("backoff_factor");
+  loaded.growth_interval = static_cast<int>(state.at("growth_interval"));
+  check_options(loaded);  // before anything is changed
+  options_ = loaded;
+  host_scale_ = loaded.init_scale;
   host_tracker_ = static_cast<int>(state.at("growth_tracker"));
   if (!scale_.defined()) return;
   kernels::fill(scale_, host_scale_);

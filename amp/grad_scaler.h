@@ -15,7 +15,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "demi/autograd/variable.h"
@@ -65,12 +65,15 @@ class GradScaler {
   void check_started(const char* call) const;
   void start(Device device);
   PerOptimizer& found_for(optim::Optimizer& optimizer);
+  // Whose gradients are looked at when too many steps in a row have overflowed: those of the last update().
+  struct Witness;
 
   GradScalerOptions options_;
   double host_scale_;  // what scale_ starts from, until the first scale() knows the device
   int host_tracker_ = 0;
   Tensor scale_, tracker_, overflows_;
   std::map<optim::Optimizer*, PerOptimizer> per_optimizer_;
+  std::shared_ptr<Witness> witness_;
 };
 
 }  // namespace demi::amp

@@ -5,13 +5,14 @@
 
 #include "demi/autograd/flat_storage.h"
 #include "demi/autograd/node.h"
+#include "demi/autograd/observer.h"
 #include "demi/kernels/binary.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
 
 namespace demi {
 namespace {
-std::atomic<uint64_t> next_sequence{0};
+std::atomic<uint64_t> next_sequence{1};
 thread_local Observer* attached = nullptr;
 }  // namespace
 
@@ -57,11 +58,11 @@ class Engine {
       DEMI_CHECK(node->backward_,
                  "[backward] the graph behind '{}' was used up by an earlier backward(): run the forward again",
                  node->name_);
-      if (Observer* o = observer()) o->backward(node->name_, dy);
       const Backward closure = std::exchange(node->backward_, nullptr);
       std::vector<Tensor> gradients = closure(dy);
       DEMI_CHECK(gradients.size() == node->inputs_.size(), "[backward] '{}' gave {} gradients for {} inputs",
                  node->name_, gradients.size(), node->inputs_.size());
+      if (Observer* o = observer()) o->backward(node->name_, node->sequence_, dy, gradients);
       for (size_t i = 0; i < gradients.size(); ++i)
         if (gradients[i].defined()) deliver(node->inputs_[i], std::move(gradients[i]));
     }

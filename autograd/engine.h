@@ -11,15 +11,4 @@ namespace demi {
 // Error.
 void backward(const Variable& root, const Tensor& seed = {});
 
-// Watches operations as they are recorded and as their gradients arrive. What it costs when none is attached is one
-// test of a pointer.
-class Observer {
- public:
-  virtual ~Observer() = default;
-  virtual void forward(const char* op, const std::vector<Variable>& inputs, const Tensor& y) = 0;
-  virtual void backward(const char* op, const Tensor& dy) = 0;
-};
-Observer* observer();  // of this thread; nullptr when none is attached
-void set_observer(Observer* observer);
-
 }  // namespace demi

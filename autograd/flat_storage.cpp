@@ -1,5 +1,6 @@
 #include "demi/autograd/flat_storage.h"
 
+#include "demi/core/backend.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/scale.h"
 
@@ -31,8 +32,15 @@ Tensor& FlatStorage::gradient(DType dtype) {
 
 const Tensor& FlatStorage::copy(DType dtype) {
   Copy& c = copies_[slot(dtype)];
-  const bool fresh = c.values.defined() && c.master_version == master_.version();
-  if (fresh) return c.values;
+  // A replay of what is being captured will read this copy: it must look first, as this call does.
+  if (backend::capturing_graph())
+    backend::around_replays(
+        &c,
+        [weak = weak_from_this(), dtype] {
+          if (const auto self = weak.lock()) (void)self->copy(dtype);
+        },
+        nullptr);
+  if (fresh(dtype)) return c.values;
   if (!c.values.defined()) {
     const memory::Scope scope(memory::Category::ComputeCopies);
     c.values = Tensor::empty({numel_}, dtype, device());
@@ -40,6 +48,11 @@ const Tensor& FlatStorage::copy(DType dtype) {
   kernels::cast_into(master_, c.values);
   c.master_version = master_.version();
   return c.values;
+}
+
+bool FlatStorage::fresh(DType dtype) const {
+  const Copy& c = copies_[slot(dtype)];
+  return c.values.defined() && c.master_version == master_.version();
 }
 
 bool FlatStorage::copies_fresh() const {
@@ -50,6 +63,18 @@ bool FlatStorage::copies_fresh() const {
 
 void FlatStorage::copies_written() {
   for (Copy& c : copies_) c.master_version = master_.version();
+}
+
+void FlatStorage::follow_replays() {
+  std::vector<DType> written;
+  for (const DType dtype : {DType::F16, DType::BF16})
+    if (existing_copy(dtype).defined()) (void)copy(written.emplace_back(dtype));
+  backend::around_replays(this, nullptr, [weak = weak_from_this(), written] {
+    const auto self = weak.lock();
+    if (!self) return;
+    (void)self->master_.mutable_raw();  // raises the version, which the device's writes do not
+    for (const DType dtype : written) self->copies_[slot(dtype)].master_version = self->master_.version();
+  });
 }
 
 Tensor FlatStorage::view(const Tensor& flat, size_t slice) const {

@@ -7,13 +7,14 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "demi/core/tensor.h"
 
 namespace demi {
 
-class FlatStorage {
+class FlatStorage : public std::enable_shared_from_this<FlatStorage> {
  public:
   static constexpr int64_t kAlignment = 64;  // elements; every slice starts at a multiple, padding between is zero
 
@@ -33,8 +34,12 @@ class FlatStorage {
   // since, they are cast again here.
   const Tensor& copy(DType dtype);
   Tensor existing_copy(DType dtype) const { return copies_[slot(dtype)].values; }  // undefined where none was asked for
-  bool copies_fresh() const;  // every existing copy is what the masters round to
-  void copies_written();      // the caller has just rewritten all existing copies from the masters
+  bool fresh(DType dtype) const;  // FP16, BF16: the copy exists and is what the masters round to
+  bool copies_fresh() const;      // every existing copy is what the masters round to
+  void copies_written();          // the caller has just rewritten all existing copies from the masters
+  // To be called before a captured step that will write masters and copies: each replay then begins with fresh copies
+  // and ends with masters that everything else must take for changed.
+  void follow_replays();
   Tensor view(const Tensor& flat, size_t slice) const;  // one slice of a buffer of this layout, in its shape
 
   bool owned_by_optimizer = false;
@@ -76,6 +81,11 @@ class ParameterState {
   void set_grad_dtype(DType dtype) { grad_dtype_ = dtype; }  // the caller has moved the gradient there
 
   bool trainable = true;
+  // C of a filter [K, R, S, C] or of a matrix that takes flattened images [K, (H, W, C)]; 0: neither. Where channels
+  // come first, as in PyTorch, such weights lie in another order.
+  int64_t channels = 0;
+  std::string name{};  // "layer1.0.conv1.weight", for messages; given by the module that listed it
+  int64_t order = 0;   // among the parameters of that module
 
  private:
   Tensor master_;

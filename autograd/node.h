@@ -24,7 +24,7 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   const char* name() const { return name_; }
-  // Grows with creation, so an operation's number is larger than those of everything it was computed from.
+  // From 1; grows with creation, so an operation's number is larger than those of everything it was computed from.
   uint64_t sequence() const { return sequence_; }
 
  private:

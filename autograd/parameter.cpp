@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "demi/autograd/observer.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/optimizer_step.h"
 
@@ -24,21 +25,23 @@ Variable compute_copy(const Variable& v, DType dtype) {
   if (!is_16bit(dtype) || !v.defined() || !v.state()->parameter || !v.state()->requires_grad) return {};
   auto state = std::make_shared<VariableState>();
   state->parameter = v.state()->parameter;
+  if (Observer* o = observer()) o->compute_copy(*state->parameter, dtype, state->parameter->storage()->fresh(dtype));
   state->data = state->parameter->compute(dtype);
   return Variable(std::move(state));
 }
 
 Buffer::Buffer(const Tensor& values) : state_(std::make_shared<State>()) {
-  DEMI_CHECK(values.dtype() == DType::F32, "[buffer] is fp32, not {}", values.dtype());
+  DEMI_CHECK(values.dtype() == DType::F32 || values.dtype() == DType::I64,
+             "[buffer] is fp32, or int64 where it counts, not {}", values.dtype());
   state_->values = values;
 }
 
 void Buffer::assign(const Tensor& values) {
   DEMI_CHECK(values.shape() == state_->values.shape(), "[buffer] of shape {} given values of shape {}",
              state_->values.shape(), values.shape());
-  const Tensor wide = kernels::cast(values, DType::F32);
-  state_->values.copy_from(wide);
-  if (state_->shadow.defined()) state_->shadow.copy_from(wide);
+  const Tensor cast = kernels::cast(values, state_->values.dtype());
+  state_->values.copy_from(cast);
+  if (state_->shadow.defined()) state_->shadow.copy_from(cast);
 }
 
 void Buffer::to(Device device) {
@@ -62,22 +65,25 @@ int64_t ParameterList::numel() const {
 GuardedBuffers::GuardedBuffers(std::vector<Buffer> buffers) {
   std::erase_if(buffers, [](const Buffer& b) { return b.state_->shadow.defined(); });
   if (buffers.empty()) return;
-  std::vector<Shape> shapes;
-  for (const Buffer& b : buffers) shapes.push_back(b.tensor().shape());
-  int64_t total = 0;
-  for (const Shape& s : shapes) total += s.numel();
   const memory::Scope scope(memory::Category::Weights);
-  live_ = Tensor::empty({total}, DType::F32, buffers[0].tensor().device());
-  shadow_ = Tensor::empty({total}, DType::F32, live_.device());
-  int64_t start = 0;
-  for (Buffer& b : buffers) {
-    const int64_t n = b.tensor().numel();
-    Tensor live = live_.narrow(start, n).reshape(b.tensor().shape());
-    live.copy_from(b.tensor());
-    b.state_->values = live;
-    b.state_->shadow = shadow_.narrow(start, n).reshape(live.shape());
-    b.state_->shadow.copy_from(live);
-    start += n;
+  const Device device = buffers[0].tensor().device();
+  for (const DType dtype : {DType::F32, DType::I64}) {
+    int64_t total = 0;
+    for (const Buffer& b : buffers) total += b.tensor().dtype() == dtype ? b.tensor().numel() : 0;
+    if (total == 0) continue;
+    Flat& flat = dtype == DType::F32 ? reals_ : counts_;
+    flat = {Tensor::empty({total}, dtype, device), Tensor::empty({total}, dtype, device)};
+    int64_t start = 0;
+    for (Buffer& b : buffers) {
+      if (b.tensor().dtype() != dtype) continue;
+      const int64_t n = b.tensor().numel();
+      Tensor live = flat.live.narrow(start, n).reshape(b.tensor().shape());
+      live.copy_from(b.tensor());
+      b.state_->values = live;
+      b.state_->shadow = flat.shadow.narrow(start, n).reshape(live.shape());
+      b.state_->shadow.copy_from(live);
+      start += n;
+    }
   }
   buffers_ = std::move(buffers);
 }
@@ -87,7 +93,7 @@ GuardedBuffers::~GuardedBuffers() {
 }
 
 void GuardedBuffers::commit_or_restore(const Tensor& skip) {
-  if (live_.defined()) kernels::commit_or_restore(skip, live_, shadow_);
+  kernels::commit_or_restore(skip, reals_.live, reals_.shadow, counts_.live, counts_.shadow);
 }
 
 }  // namespace demi

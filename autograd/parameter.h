@@ -29,8 +29,9 @@ class Parameter : public Variable {
 // that is no parameter, and for dtypes other than FP16 and BF16, it is undefined.
 Variable compute_copy(const Variable& v, DType dtype);
 
-// Shared handle to an FP32 tensor. Buffers that a training step writes have a shadow, so that a step that was skipped
-// can be undone: an optimizer flattens them, and at each step the shadow takes the values, or gives them back.
+// Shared handle to a tensor, FP32 or, for counts, int64. Buffers that a training step writes have a shadow, so that a
+// step that was skipped can be undone: an optimizer flattens them, and at each step the shadow takes the values, or
+// gives them back.
 class Buffer {
  public:
   Buffer() = default;
@@ -38,7 +39,7 @@ class Buffer {
   bool defined() const { return state_ != nullptr; }
   const Tensor& tensor() const { return state_->values; }
   Tensor& tensor() { return state_->values; }  // for the op that updates it in a step
-  void assign(const Tensor& values);           // values and shadow
+  void assign(const Tensor& values);           // values and shadow; same shape, cast
   void to(Device device);
 
  private:
@@ -60,8 +61,8 @@ struct ParameterList {
   int64_t numel() const;
 };
 
-// Buffers in one flat tensor with one flat shadow: undone or kept by one kernel. At its end the buffers keep their
-// values and are free to be guarded by another.
+// Buffers in one flat tensor a dtype with a flat shadow: undone or kept by one kernel. At its end the buffers keep
+// their values and are free to be guarded by another.
 class GuardedBuffers {
  public:
   GuardedBuffers() = default;
@@ -73,7 +74,10 @@ class GuardedBuffers {
 
  private:
   std::vector<Buffer> buffers_;
-  Tensor live_, shadow_;
+  struct Flat {
+    Tensor live, shadow;
+  };
+  Flat reals_, counts_;  // FP32, int64
 };
 
 }  // namespace demi

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "demi/autograd/engine.h"
 #include "demi/autograd/flat_storage.h"
 #include "demi/autograd/node.h"
+#include "demi/autograd/observer.h"
 
 namespace demi {
 
@@ -47,14 +47,17 @@ Edge edge_of(const Variable& v) {
 }
 
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs, Backward backward) {
-  if (Observer* o = observer()) o->forward(name, inputs, y);
   Variable result(std::move(y));
-  if (!grad_enabled()) return result;
-  if (std::none_of(inputs.begin(), inputs.end(), [](const Variable& v) { return v.requires_grad(); })) return result;
-  std::vector<Edge> edges;
-  edges.reserve(inputs.size());
-  for (const Variable& v : inputs) edges.push_back(edge_of(v));
-  result.state()->producer = std::make_shared<Node>(name, std::move(edges), std::move(backward));
+  uint64_t id = 0;
+  if (grad_enabled() &&
+      std::any_of(inputs.begin(), inputs.end(), [](const Variable& v) { return v.requires_grad(); })) {
+    std::vector<Edge> edges;
+    edges.reserve(inputs.size());
+    for (const Variable& v : inputs) edges.push_back(edge_of(v));
+    result.state()->producer = std::make_shared<Node>(name, std::move(edges), std::move(backward));
+    id = result.state()->producer->sequence();
+  }
+  if (Observer* o = observer()) o->forward(name, inputs, result.tensor(), id);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace demi::backend {
@@ -13,8 +14,12 @@ void release(int device, void* memory) noexcept;  // waits for the device's pend
 void* current_stream(int device);                 // the calling thread's stream, as an opaque key
 void synchronize(int device);                     // waits for the calling thread's stream; throws pending kernel errors
 bool capturing(int device);                       // the stream is being captured into a graph
-void release_workspace(int device);               // what the calling thread's library calls used as scratch
-size_t free_memory(int device);                   // bytes the driver would still give
+// Whether this thread is inside the capture of a cuda::Graph; then around_replays() leaves host code that runs before
+// and after the launch of each later replay (either may be empty). Of those with one key the first stays.
+bool capturing_graph();
+void around_replays(const void* key, std::function<void()> before, std::function<void()> after);
+void release_workspace(int device);  // what the calling thread's library calls used as scratch
+size_t free_memory(int device);      // bytes the driver would still give
 
 // Makes a device current for its lifetime and restores the one before; nothing happens for a negative index (the CPU).
 class DeviceScope {

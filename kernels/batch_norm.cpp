@@ -27,12 +27,19 @@ void check_input(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
 }  // namespace
 
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
-                                 Tensor& running_mean, Tensor& running_var, const BatchNormOptions& options) {
+                                 Tensor& running_mean, Tensor& running_var, const BatchNormOptions& options,
+                                 Tensor num_batches_tracked) {
   check_input(x, weight, bias, residual);
   DEMI_CHECK(running_mean.defined() == running_var.defined(),
              "[batch_norm] running mean and variance come together or not at all");
   check_vector(x, running_mean, "running_mean");
   check_vector(x, running_var, "running_var");
+  if (num_batches_tracked.defined()) {
+    check_same_device("batch_norm", x, num_batches_tracked);
+    DEMI_CHECK(num_batches_tracked.shape() == Shape{} && num_batches_tracked.dtype() == DType::I64,
+               "[batch_norm] num_batches_tracked is one int64, not {} {}", num_batches_tracked.dtype(),
+               num_batches_tracked.shape());
+  }
   const int64_t channels = x.size(-1), rows = channels > 0 ? x.numel() / channels : 0;
   DEMI_CHECK(rows > 1,
              "[batch_norm] training needs more than one value a channel, shape {} has {}: use a larger batch "
@@ -42,8 +49,8 @@ BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Te
   r.y = Tensor::empty(x.shape(), x.dtype(), x.device());
   r.mean = Tensor::empty({channels}, statistics_dtype(x), x.device());
   r.inv_std = Tensor::empty({channels}, statistics_dtype(x), x.device());
-  DEMI_DISPATCH(x, batch_norm_statistics, x, options.momentum, options.eps, running_mean, running_var, r.mean,
-                r.inv_std);
+  DEMI_DISPATCH(x, batch_norm_statistics, x, options.momentum, options.eps, running_mean, running_var,
+                num_batches_tracked, r.mean, r.inv_std);
   DEMI_DISPATCH(x, batch_norm_apply, x, r.mean, r.inv_std, weight, bias, residual, options.relu, r.y);
   return r;
 }

@@ -10,9 +10,10 @@
 namespace demi::kernels {
 
 DEMI_BACKENDS(
-    // Batch statistics of x seen as [rows, C]: mean and inv_std [C]; running statistics are moved unless undefined.
+    // Batch statistics of x seen as [rows, C]: mean and inv_std [C]; running statistics are moved and the batch counted
+    // unless undefined.
     void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor& running_mean, Tensor& running_var,
-                               Tensor& mean, Tensor& inv_std);
+                               Tensor& num_batches_tracked, Tensor& mean, Tensor& inv_std);
     // y from given mean and inv_std; weight, bias and residual may be undefined.
     void batch_norm_apply(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
                           const Tensor& bias, const Tensor& residual, bool relu, Tensor& y);
@@ -32,10 +33,12 @@ struct BatchNormResult {
 };
 
 // x: [..., C] floating; weight, bias: [C] FP32 (FP64 for FP64) or both undefined; residual: like x or undefined;
-// running statistics: [C] FP32 or both undefined. Training needs more than one value a channel, else Error (the
+// running statistics: [C] FP32 or both undefined; num_batches_tracked: one int64 that training raises by 1, or
+// undefined. Training needs more than one value a channel, else Error (the
 // unbiased variance of one value does not exist); nothing is changed then.
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
-                                 Tensor& running_mean, Tensor& running_var, const BatchNormOptions& options);
+                                 Tensor& running_mean, Tensor& running_var, const BatchNormOptions& options,
+                                 Tensor num_batches_tracked = {});
 BatchNormResult batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                                 const Tensor& running_mean, const Tensor& running_var, const BatchNormOptions& options);
 

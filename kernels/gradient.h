@@ -16,7 +16,8 @@ DEMI_BACKENDS(
     void unscale(const Tensor& x, const Tensor& scale, Tensor& found, Tensor& y);
     // total (FP64 on the CPU, FP32 on CUDA is allowed as accumulator inside; stored FP32) += sum of x^2.
     void add_squares(const Tensor& x, Tensor& total);
-    // norm = sqrt(total), coefficient = min(1, max_norm / (norm + 1e-6)); 1 where the norm is not finite.
+    // norm = sqrt(total), coefficient = min(1, max_norm / (norm + 1e-6)); 1 where the norm is not finite. In FP32, as
+    // PyTorch.
     void norm_and_coefficient(const Tensor& total, double max_norm, Tensor& norm, Tensor& coefficient);
     // x = min(max(x, -limit), limit), NaN stays NaN.
     void clip_value(Tensor& x, double limit);)

@@ -12,8 +12,8 @@ DEMI_BACKENDS(
     void begin_step(const Tensor& found, Tensor& skip, Tensor& random_step);
     // counts (int32, any number) += 1 unless skip.
     void advance_counts(const Tensor& skip, Tensor& counts);
-    // skip: live = shadow; else shadow = live. FP32, one shape.
-    void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow);
+    // skip: live = shadow; else shadow = live. FP32, one shape; counts likewise, int64. Either pair may be undefined.
+    void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow, Tensor& counts, Tensor& shadow_counts);
     // Unless skip: lr = table[min(++position, n - 1)]. table: FP32 [n]; position: int64; lr: FP32.
     void advance_schedule(const Tensor& skip, const Tensor& table, Tensor& position, Tensor& lr);)
 
@@ -23,8 +23,9 @@ inline void begin_step(const Tensor& found, Tensor& skip, Tensor& random_step) {
 inline void advance_counts(const Tensor& skip, Tensor& counts) {
   if (counts.numel() > 0) DEMI_DISPATCH(skip, advance_counts, skip, counts);
 }
-inline void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow) {
-  if (live.numel() > 0) DEMI_DISPATCH(skip, commit_or_restore, skip, live, shadow);
+inline void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow, Tensor& counts, Tensor& shadow_counts) {
+  if (live.numel() + counts.numel() > 0)
+    DEMI_DISPATCH(skip, commit_or_restore, skip, live, shadow, counts, shadow_counts);
 }
 inline void advance_schedule(const Tensor& skip, const Tensor& table, Tensor& position, Tensor& lr) {
   DEMI_DISPATCH(skip, advance_schedule, skip, table, position, lr);

@@ -4,6 +4,7 @@
 
 #include "demi/kernels/random.h"
 #include "demi/nn/safetensors.h"
+#include "demi/nn/torch_state.h"
 
 namespace demi::nn {
 namespace {
@@ -11,11 +12,14 @@ namespace {
 using Json = nlohmann::json;
 constexpr const char* kFormat = "demi-checkpoint-1";
 
+bool is_checkpoint(const Safetensors& file) {
+  const auto format = file.metadata.find("format");
+  return format != file.metadata.end() && format->second == kFormat;
+}
+
 Safetensors read(const std::filesystem::path& path) {
   Safetensors file = read_safetensors(path);
-  const auto format = file.metadata.find("format");
-  DEMI_CHECK(format != file.metadata.end() && format->second == kFormat,
-             "{}: weights or something else, not a checkpoint of a training", path.string());
+  DEMI_CHECK(is_checkpoint(file), "{}: weights or something else, not a checkpoint of a training", path.string());
   DEMI_CHECK(file.checksummed, "{}: the checkpoint has lost its checksum: it is damaged", path.string());
   return file;
 }
@@ -81,6 +85,23 @@ Notes load_checkpoint(const std::filesystem::path& path, const Training& trainin
   } catch (const Error& e) {
     fail("{}: {}", path.string(), e.what());
   }
+}
+
+void load_weights(const std::filesystem::path& path, Module& model) {
+  const Safetensors file = read_safetensors(path);
+  try {
+    if (is_checkpoint(file))
+      model.load_state(part(file, "model."));
+    else
+      load_torch(model, file.tensors);
+  } catch (const Error& e) {
+    fail("{}: {}", path.string(), e.what());
+  }
+}
+
+void export_weights(const std::filesystem::path& path, const Module& model) {
+  // "pt" is what the safetensors package writes, and some readers ask for.
+  write_safetensors(path, {to_torch(model), {{"format", "pt"}}});
 }
 
 Notes read_notes(const std::filesystem::path& path) {

@@ -28,6 +28,12 @@ void save_checkpoint(const std::filesystem::path& path, const Training& training
 // Checks all before it changes anything: a damaged file, another model, another optimizer, each is an Error that names
 // what does not fit. Gives the notes back.
 Notes load_checkpoint(const std::filesystem::path& path, const Training& training);
+// Weights alone, for a model: from a safetensors file of PyTorch's names and layouts (nn/torch_state.h), or the model's
+// part of a checkpoint. Errors name the file; nothing is changed then.
+void load_weights(const std::filesystem::path& path, Module& model);
+// To a safetensors file of PyTorch's names and layouts, atomically.
+void export_weights(const std::filesystem::path& path, const Module& model);
+
 Notes read_notes(const std::filesystem::path& path);  // alone, to build the model that the file is of
 
 }  // namespace demi::nn

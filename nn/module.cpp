@@ -1,6 +1,7 @@
 #include "demi/nn/module.h"
 
 #include "demi/amp/autocast.h"
+#include "demi/autograd/observer.h"
 #include "demi/kernels/cast.h"
 
 namespace demi::nn {
@@ -11,6 +12,7 @@ std::string join(const std::string& prefix, const std::string& name) {
 }  // namespace
 
 Variable Module::operator()(const Variable& x) {
+  const ObserverScope scope(this);
   if (!precision_) return forward(x);
   const amp::Autocast region(*precision_);
   const bool to_fp32 = *precision_ == DType::F32 && is_16bit(x.dtype());
@@ -19,8 +21,12 @@ Variable Module::operator()(const Variable& x) {
 
 ParameterList Module::parameters() const {
   ParameterList list;
-  for (const auto& [name, p] : named_parameters())
+  int64_t order = 0;
+  for (const auto& [name, p] : named_parameters()) {
+    p.parameter().name = name;
+    p.parameter().order = order++;
     if (p.requires_grad()) list.parameters.push_back(p);
+  }
   for (const auto& [name, b] : named_buffers()) list.buffers.push_back(b);
   return list;
 }
@@ -30,6 +36,13 @@ Named<Parameter> Module::named_parameters(const std::string& prefix) const {
   for (const auto& [name, p] : parameters_) all.emplace_back(join(prefix, name), p);
   for (const auto& [name, child] : children_)
     for (auto& entry : child->named_parameters(join(prefix, name))) all.push_back(std::move(entry));
+  return all;
+}
+
+Named<const Module*> Module::named_modules(const std::string& prefix) const {
+  Named<const Module*> all{{prefix, this}};
+  for (const auto& [name, child] : children_)
+    for (auto& entry : child->named_modules(join(prefix, name))) all.push_back(std::move(entry));
   return all;
 }
 
@@ -61,15 +74,17 @@ std::map<std::string, Tensor> Module::state() const {
 }
 
 void Module::check_state(const std::map<std::string, Tensor>& state) const {
-  std::map<std::string, Shape> mine;
-  for (const auto& [name, p] : named_parameters()) mine[name] = p.shape();
-  for (const auto& [name, b] : named_buffers()) mine[name] = b.tensor().shape();
-  for (const auto& [name, shape] : mine) {
+  std::map<std::string, Tensor> mine;
+  for (const auto& [name, p] : named_parameters()) mine[name] = p.master();
+  for (const auto& [name, b] : named_buffers()) mine[name] = b.tensor();
+  for (const auto& [name, tensor] : mine) {
     const auto it = state.find(name);
     DEMI_CHECK(it != state.end(), "[load] '{}' is missing: the weights are of another model", name);
-    DEMI_CHECK(it->second.shape() == shape, "[load] '{}' has shape {}, this model's is {}", name, it->second.shape(),
-               shape);
-    DEMI_CHECK(is_floating(it->second.dtype()), "[load] '{}' holds {}, not reals", name, it->second.dtype());
+    DEMI_CHECK(it->second.shape() == tensor.shape(), "[load] '{}' has shape {}, this model's is {}", name,
+               it->second.shape(), tensor.shape());
+    const bool reals = is_floating(tensor.dtype());
+    DEMI_CHECK(is_floating(it->second.dtype()) == reals, "[load] '{}' holds {}, not {}", name, it->second.dtype(),
+               reals ? "reals" : "a count");
   }
   for (const auto& [name, tensor] : state) DEMI_CHECK(mine.contains(name), "[load] this model has no '{}'", name);
 }

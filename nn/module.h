@@ -32,6 +32,8 @@ class Module {
   // By dotted names, as in PyTorch: "layer1.0.conv1.weight", "bn1.running_mean".
   Named<Parameter> named_parameters(const std::string& prefix = "") const;
   Named<Buffer> named_buffers(const std::string& prefix = "") const;
+  // This module, under the name "" (or the prefix), and all below it.
+  Named<const Module*> named_modules(const std::string& prefix = "") const;
 
   virtual void train(bool on = true);
   void eval() { train(false); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "demi/core/warning.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/gradient.h"
 #include "demi/kernels/random.h"
@@ -20,6 +21,7 @@ std::vector<ParameterGroup> no_decay_for_vectors(const ParameterList& list) {
 }
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, double lr, double weight_decay, int moments) {
+  std::vector<Parameter> parameters;
   std::vector<Buffer> buffers;
   std::map<const ParameterState*, size_t> group_of;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -27,16 +29,17 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double lr, double weigh
     for (const Parameter& p : g.parameters.parameters)
       DEMI_CHECK(group_of.try_emplace(&p.parameter(), i).first->second == i,
                  "[optimizer] a parameter of shape {} is in two groups", p.shape());
-    parameters_.insert(parameters_.end(), g.parameters.parameters.begin(), g.parameters.parameters.end());
+    parameters.insert(parameters.end(), g.parameters.parameters.begin(), g.parameters.parameters.end());
     buffers.insert(buffers.end(), g.parameters.buffers.begin(), g.parameters.buffers.end());
   }
-  DEMI_CHECK(!parameters_.empty(), "[optimizer] was given no parameters");
-  device_ = parameters_[0].master().device();
-  for (const Parameter& p : parameters_) {
-    check_same_device("optimizer", p.master(), parameters_[0].master());
+  DEMI_CHECK(!parameters.empty(), "[optimizer] was given no parameters");
+  device_ = parameters[0].master().device();
+  for (const Parameter& p : parameters) {
+    check_same_device("optimizer", p.master(), parameters[0].master());
     DEMI_CHECK(!p.parameter().storage()->owned_by_optimizer,
                "[optimizer] a parameter of shape {} belongs to another optimizer already", p.shape());
   }
+  parameters_ = std::make_shared<const std::vector<Parameter>>(std::move(parameters));
   const memory::Scope scope(memory::Category::OptimizerState);
   lr_ = kernels::full({}, lr, DType::F32, device_);
   schedule_position_ = Tensor::zeros({}, DType::I64, device_);
@@ -77,7 +80,7 @@ void Optimizer::add_block(const std::vector<Parameter>& parameters, double weigh
 }
 
 void Optimizer::zero_grad() {
-  for (const Parameter& p : parameters_) p.parameter().zero_grad();
+  for (const Parameter& p : *parameters_) p.parameter().zero_grad();
 }
 
 void Optimizer::set_lr(double lr) { kernels::fill(lr_, lr); }
@@ -107,7 +110,7 @@ std::vector<Tensor> Optimizer::gradient_runs() {
 }
 
 std::vector<Tensor> Optimizer::promoted_gradient_runs() {
-  for (const Parameter& p : parameters_) p.parameter().promote_grad();
+  for (const Parameter& p : *parameters_) p.parameter().promote_grad();
   return gradient_runs();
 }
 
@@ -120,8 +123,21 @@ void Optimizer::unscale(const Tensor& scale, Tensor& found) {
   }
 }
 
+void Optimizer::warn_without_scaler() {
+  const auto in_fp16 = [](const Parameter& p) {
+    return p.parameter().has_grad() && p.parameter().grad_dtype() == DType::F16;
+  };
+  if (warned_ || std::none_of(parameters_->begin(), parameters_->end(), in_fp16)) return;
+  warned_ = true;
+  warn(
+      "[optimizer] steps with fp16 gradients and no loss scaler: those below 2^-25 are lost. Use amp::GradScaler, or "
+      "bf16, "
+      "which needs none");
+}
+
 StepOutcome Optimizer::step(const ScaledStep& scaled) {
   ++steps_;
+  if (!scaled.found_inf.defined()) warn_without_scaler();
   last_skip_ = Tensor::empty({}, DType::I32, device_);  // the outcome of each step stays readable after the next
   kernels::begin_step(scaled.found_inf, last_skip_, random_state(device_).step);
   random_state(device_).call = 0;
@@ -139,6 +155,7 @@ StepOutcome Optimizer::step(const ScaledStep& scaled) {
     operands.count = r.block->counts.narrow(static_cast<int64_t>(r.first), 1);
     std::vector<Tensor> moments;
     for (const Tensor& m : r.block->moments) moments.push_back(part(m));
+    if (backend::capturing_graph()) s.follow_replays();
     const bool copies_fresh = s.copies_fresh();
     update(operands, moments, r.block->weight_decay);
     if (copies_fresh) s.copies_written();

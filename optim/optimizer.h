@@ -54,7 +54,8 @@ class Optimizer {
 
   double lr() const { return lr_.item<float>(); }  // waits for the device
   void set_lr(double lr);                          // does not
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Parameter>& parameters() const { return *parameters_; }
+  std::shared_ptr<const std::vector<Parameter>> shared_parameters() const { return parameters_; }
   Device device() const { return device_; }
 
   // The gradients that are there, as few flat runs as possible; padding between parameters is zero. May be 16-bit.
@@ -105,12 +106,15 @@ class Optimizer {
   std::vector<Run> runs(bool same_history);
   void add_block(const std::vector<Parameter>& parameters, double weight_decay, int moments);
 
-  std::vector<Parameter> parameters_;
+  void warn_without_scaler();
+
+  std::shared_ptr<const std::vector<Parameter>> parameters_;
   std::vector<std::unique_ptr<Block>> blocks_;
   GuardedBuffers buffers_;
   Device device_;
   Tensor lr_, schedule_position_, last_skip_;
   uint64_t steps_ = 0;  // attempted
+  bool warned_ = false;
 };
 
 }  // namespace demi::optim

@@ -3,6 +3,7 @@
 #include "demi/amp/autocast.h"
 #include "demi/autograd/engine.h"
 #include "demi/autograd/function.h"
+#include "demi/autograd/observer.h"
 #include "demi/kernels/binary.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/scale.h"
@@ -212,8 +213,19 @@ TEST_P(AutogradTest, TakesFunctionsOfOnesOwn) {
 
 struct Trace : Observer {
   std::vector<std::string> seen;
-  void forward(const char* op, const std::vector<Variable>&, const Tensor&) override { seen.emplace_back(op); }
-  void backward(const char* op, const Tensor&) override { seen.push_back(std::string("d") + op); }
+  std::vector<uint64_t> ids;
+  void forward(const char* op, const std::vector<Variable>&, const Tensor&, uint64_t id) override {
+    seen.emplace_back(op);
+    ids.push_back(id);
+  }
+  void backward(const char* op, uint64_t id, const Tensor& dy, const std::vector<Tensor>& gradients) override {
+    seen.push_back(std::string("d") + op);
+    ids.push_back(id);
+    EXPECT_TRUE(dy.defined() && gradients[0].defined());
+  }
+  void compute_copy(const ParameterState&, DType, bool) override {}
+  void enter(const void*) override {}
+  void leave() override {}
 };
 
 TEST_P(AutogradTest, ShowsOperationsToAnObserver) {
@@ -223,6 +235,9 @@ TEST_P(AutogradTest, ShowsOperationsToAnObserver) {
   backward(relu(x * x));
   set_observer(nullptr);
   EXPECT_EQ(trace.seen, (std::vector<std::string>{"mul", "relu", "drelu", "dmul"}));
+  EXPECT_EQ(trace.ids[0], trace.ids[3]);
+  EXPECT_EQ(trace.ids[1], trace.ids[2]);
+  EXPECT_NE(trace.ids[0], 0u);
 }
 
 // ---- Parameters and their 16-bit copies

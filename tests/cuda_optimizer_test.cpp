@@ -1,5 +1,6 @@
 // Optimizer steps, the loss scale and what happens to gradients between give on CUDA what they give on the CPU.
 #include "demi/kernels/adam.h"
+#include "demi/kernels/fill.h"
 #include "demi/kernels/gradient.h"
 #include "demi/kernels/loss_scale.h"
 #include "demi/kernels/sgd.h"
@@ -125,7 +126,13 @@ TEST_F(CudaOptimizer, StepsBeginAndEnd) {
     for (int64_t late : {0, 1}) {
       Tensor live = send(random({11}, DType::F32, 1), late), shadow = send(random({11}, DType::F32, 2), late);
       const std::vector<double> kept = values_of(overflow ? shadow : live);
-      commit_or_restore(skip, live, shadow);
+      // More counts than packs of reals, and the other way round: the grid must reach the last of both.
+      for (const int64_t n : {1, 4099}) {
+        Tensor batches = full({n}, 5, DType::I64, device_), shadow_batches = full({n}, 4, DType::I64, device_);
+        commit_or_restore(skip, live, shadow, batches, shadow_batches);
+        EXPECT_EQ(batches.to_vector<int64_t>(), std::vector<int64_t>(static_cast<size_t>(n), overflow ? 4 : 5));
+        EXPECT_EQ(shadow_batches.to_vector<int64_t>(), batches.to_vector<int64_t>());
+      }
       EXPECT_EQ(values_of(live), kept);
       EXPECT_EQ(values_of(shadow), kept);
     }

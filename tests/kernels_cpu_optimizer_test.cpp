@@ -124,11 +124,23 @@ TEST_P(OptimizerTest, ScheduleFollowsRealStepsAndStaysAtItsEnd) {
 
 TEST_P(OptimizerTest, RunningStatisticsAreTakenBackInASkippedStep) {
   Tensor live = tensor_of({kNaN, 5}, {2}, DType::F32, device()), shadow = tensor_of({1, 2}, {2}, DType::F32, device());
-  commit_or_restore(flag(1), live, shadow);
+  const int64_t large = (int64_t{1} << 53) + 1;  // no FP64 holds it
+  Tensor counts = Tensor::from<int64_t>({large + 1, 8, 9}, {3}, device()),
+         shadow_counts = Tensor::from<int64_t>({large, 2, 3}, {3}, device()), none;
+  commit_or_restore(flag(1), live, shadow, counts, shadow_counts);
   EXPECT_EQ(values_of(live), (Values{1, 2}));
+  EXPECT_EQ(counts.to_vector<int64_t>(), (std::vector<int64_t>{large, 2, 3}));
   fill(live, 7);
-  commit_or_restore(flag(0), live, shadow);
+  counts.copy_from(Tensor::from<int64_t>({1, 2, large}, {3}, device()));
+  commit_or_restore(flag(0), live, shadow, counts, shadow_counts);
   EXPECT_EQ(values_of(shadow), (Values{7, 7}));
+  EXPECT_EQ(shadow_counts.to_vector<int64_t>(), (std::vector<int64_t>{1, 2, large}));
+  fill(live, 4);
+  commit_or_restore(flag(1), live, shadow, none, none);
+  EXPECT_EQ(values_of(live), (Values{7, 7}));
+  fill(counts, 0);
+  commit_or_restore(flag(1), none, none, counts, shadow_counts);
+  EXPECT_EQ(counts.to_vector<int64_t>(), (std::vector<int64_t>{1, 2, large}));
 }
 
 TEST_P(GradientTest, OneBadElementAnywhereIsFound) {

@@ -14,6 +14,7 @@
 #include "demi/nn/functional/pool.h"
 #include "demi/nn/functional/reduce.h"
 #include "demi/nn/resnet.h"
+#include "demi/nn/torch_state.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/lr_schedule.h"
@@ -230,13 +231,9 @@ void resnet18_steps_case(ReplayedCase& c) {
   const Tensor stem = c.stored("weights", "conv1.weight");
   const double channels = stem.defined() ? static_cast<double>(stem.size(0)) : 64;
   nn::ResNet net(nn::ResNetConfig{.width = c.attribute("width", channels) / 64});
-  std::map<std::string, Tensor> weights;
-  for (const std::string& name : c.names("weights")) {
-    if (name.ends_with("num_batches_tracked")) continue;
-    const Tensor w = c.stored("weights", name);
-    weights[name] = w.rank() == 4 ? kernels::to_channels_last(w) : w;
-  }
-  net.load_state(weights);
+  nn::StateDict weights;
+  for (const std::string& name : c.names("weights")) weights[name] = c.stored("weights", name);
+  nn::load_torch(net, weights);
   net.to(c.device());
   optim::SGD optimizer(net.parameters(), {.lr = c.attribute("lr", 0.05),
                                           .momentum = c.attribute("momentum", 0.9),
@@ -274,8 +271,8 @@ void resnet18_steps_case(ReplayedCase& c) {
       for (const std::string& name : c.names(part)) c.need_not_judge(part, name);
     return c.need_not_judge("outputs", "eval_logits_after");
   }
-  for (const auto& [name, tensor] : net.state())
-    c.expect_norm("weights_after", name, tensor, Layout::ChannelsLast, later_limit);
+  for (const auto& [name, tensor] : nn::to_torch(net))
+    if (is_floating(tensor.dtype())) c.expect_norm("weights_after", name, tensor, Layout::Same, later_limit);
   net.eval();
   const NoGrad off;
   c.expect_norm("outputs", "eval_logits_after", net(images(0)).tensor(), Layout::Same, later_limit);

@@ -1,19 +1,11 @@
 // Whole training steps, from batch to weights: what a user would notice when a part of mixed precision is wrong.
 #include <cmath>
 #include <map>
-#include <memory>
 #include <string_view>
 
-#include "demi/amp/autocast.h"
-#include "demi/amp/grad_scaler.h"
-#include "demi/autograd/engine.h"
 #include "demi/kernels/fill.h"
-#include "demi/kernels/random.h"
-#include "demi/nn/functional/loss.h"
-#include "demi/nn/resnet.h"
-#include "demi/optim/lr_schedule.h"
-#include "demi/optim/sgd.h"
-#include "devices.h"
+#include "demi/nn/functional/arithmetic.h"
+#include "training.h"
 
 #if DEMI_CUDA
 #include "demi/core/cuda/graph.h"
@@ -21,52 +13,6 @@
 
 namespace demi::test {
 namespace {
-
-// A small ResNet with everything that a training step has, on a fixed batch.
-struct Training {
-  std::unique_ptr<nn::ResNet> model;
-  std::unique_ptr<optim::SGD> sgd;
-  std::unique_ptr<optim::Schedule> schedule;
-  amp::GradScaler scaler;
-  DType dtype;
-  Tensor images, labels, loss;
-
-  Training(Device device, DType dtype, double scale = 1024)
-      : scaler({.init_scale = scale, .growth_interval = 3, .enabled = dtype == DType::F16}), dtype(dtype) {
-    manual_seed(7);
-    model = nn::resnet18({.width = 0.125});
-    model->to(device);
-    sgd = std::make_unique<optim::SGD>(model->parameters(),
-                                       optim::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 5e-4});
-    schedule = std::make_unique<optim::Schedule>(*sgd, optim::cosine({.lr = 0.05, .total_steps = 40}));
-    images = tensor_of(noise(8 * 32 * 32 * 3), {8, 32, 32, 3}, DType::F32, device);
-    labels = Tensor::from<int64_t>({0, 1, 2, 3, 4, 5, 6, 7}, {8}, device);
-    loss = Tensor::zeros({}, DType::F32, device);
-  }
-
-  optim::StepOutcome step() {
-    sgd->zero_grad();
-    Variable l;
-    {
-      const amp::Autocast region(dtype);
-      l = nn::cross_entropy((*model)(images), labels);
-    }
-    loss.copy_from(l.tensor());
-    backward(scaler.scale(l));
-    const optim::StepOutcome outcome = scaler.step(*sgd);
-    scaler.update();
-    schedule->step();
-    return outcome;
-  }
-
-  // Every number that a step may change, as it lies in memory.
-  std::map<std::string, std::vector<double>> everything() const {
-    std::map<std::string, std::vector<double>> all;
-    for (const auto& [name, t] : model->state()) all["model." + name] = values_of(t);
-    for (const auto& [name, t] : sgd->state()) all["optimizer." + name] = values_of(t);
-    return all;
-  }
-};
 
 class TrainingStep : public OnDevice {};
 DEMI_ON_ALL_DEVICES(TrainingStep);
@@ -131,6 +77,35 @@ TEST_P(TrainingStep, GoesOnAfterASkipAsIfItHadNotHappened) {
   EXPECT_EQ(skips.everything(), straight.everything());
 }
 
+// On a fixed batch the first scale that fits is known beforehand: the largest 16-bit gradient is the FP32 one, scaled.
+TEST_P(TrainingStep, ComesDownFromAScaleFarTooLargeInThePredictedNumberOfSteps) {
+  Training full(device(), DType::F32), half(device(), DType::F16, 0x1p40);
+  full.step();
+  double largest = 0;
+  for (const Parameter& p : full.sgd->parameters())
+    if (p.shape().rank() >= 2)  // norms have FP32 gradients
+      for (const double g : values_of(p.grad())) largest = std::max(largest, std::fabs(g));
+  const double predicted = std::ceil(std::log2(0x1p40 * largest / 65504));
+  const auto expect_finite = [&] {
+    const NoGrad off;
+    half.model->eval();
+    for (const double v : values_of((*half.model)(half.images).tensor())) ASSERT_TRUE(std::isfinite(v));
+    half.model->train();
+  };
+  const auto before = half.everything();
+  int skipped = 0;
+  for (; half.step().skipped(); ++skipped) {
+    ASSERT_LT(skipped, 60);
+    EXPECT_EQ(half.everything(), before);
+    expect_finite();
+  }
+  EXPECT_NEAR(skipped, predicted, 1) << "largest gradient " << largest;
+  EXPECT_EQ(half.scaler.get_scale(), std::ldexp(1, 40 - skipped));
+  for (int i = 0; i < 6; ++i) half.step();
+  expect_finite();
+  EXPECT_LT(half.loss.item<float>(), 0.7f * full.loss.item<float>()) << "it learns";
+}
+
 // One layer's own precision holds inside a region and outside of it, and gradients come back to the layers below.
 TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
   Training t(device(), DType::F16);
@@ -149,10 +124,37 @@ TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
   }
 }
 
+TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
+  const Variable wide(tensor_of({1}, {1, 1}, DType::F32, device())), half(tensor_of({1}, {1, 1}, DType::F16, device())),
+      brain(tensor_of({1}, {1, 1}, DType::BF16, device()));
+  const Parameter w(tensor_of({1 + 0x1p-20}, {1, 1}, DType::F32, device()));  // rounds to 1 in 16 bits
+  for (const auto& low : {half, brain}) {
+    EXPECT_EQ((low + wide).dtype(), DType::F32);
+    EXPECT_EQ(linear(low, wide).dtype(), DType::F32);
+  }
+  EXPECT_EQ((half + brain).dtype(), DType::F32);
+  EXPECT_EQ(linear(half, brain).dtype(), DType::F32);
+  const amp::Autocast region(DType::F16);
+  EXPECT_EQ(values_of(linear(half, w).tensor())[0], 1);
+  {
+    const amp::Autocast off(DType::F16, false);
+    EXPECT_EQ(linear(half, half).dtype(), DType::F16);
+    EXPECT_EQ((brain + brain).dtype(), DType::BF16);
+    const Variable y = linear(half, w);
+    EXPECT_EQ(y.dtype(), DType::F32);
+    EXPECT_EQ(values_of(y.tensor())[0], 1 + 0x1p-20);
+  }
+  EXPECT_EQ(linear(half, w).dtype(), DType::F16);
+}
+
 // The printed table is the policy: each operation once, under the rule that prepare() follows.
 TEST(AutocastTable, ListsEachOperationOnceAndCastsAsItSays) {
   std::map<std::string_view, amp::Rule> seen;
-  for (const amp::OpRule& r : amp::op_rules()) EXPECT_TRUE(seen.emplace(r.op, r.rule).second) << r.op;
+  for (const amp::OpRule& r : amp::op_rules()) {
+    EXPECT_TRUE(seen.emplace(r.op, r.rule).second) << r.op;
+    EXPECT_EQ(amp::find_rule(r.op), &r);
+  }
+  EXPECT_EQ(amp::find_rule("no such operation"), nullptr);
   const Variable wide(Tensor::zeros({2}, DType::F32)), half(Tensor::zeros({2}, DType::F16));
   const amp::Autocast region(DType::F16);
   for (const auto& [op, rule] : seen) {

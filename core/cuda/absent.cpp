@@ -13,6 +13,8 @@ void release(int, void*) noexcept {}
 void* current_stream(int) { return nullptr; }
 void synchronize(int) {}
 bool capturing(int) { return false; }
+bool capturing_graph() { return false; }
+void around_replays(const void*, std::function<void()>, std::function<void()>) {}
 void release_workspace(int) {}
 size_t free_memory(int) { return 0; }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "demi/core/backend.h"
+#include "demi/core/overflow.h"
 
 namespace demi::cuda {
 namespace {
@@ -46,16 +47,13 @@ size_t slot_of(Device device) {
 
 ErrorWord* host_error_word(size_t slot) { return shared().host_word[slot].load(std::memory_order_acquire); }
 
-std::string message_of(const ErrorWord& word) {
+std::string message_of(const ErrorWord& word, Device device) {
   switch (word.code) {
     case ErrorWord::LabelOutOfRange:
       return fmt::format("[cross_entropy] label {} of sample {} is out of range: the classes are 0 to {}", word.value,
                          word.index, word.detail - 1);
     case ErrorWord::TooManyOverflows:
-      return fmt::format(
-          "[grad_scaler] {} steps in a row overflowed (step {}): the loss or a gradient is not finite whatever the "
-          "scale; look for a NaN in data or weights, or lower the learning rate",
-          word.detail, word.index);
+      return overflow_message(device, word.detail, word.index);
     default:
       return fmt::format("a kernel reported the unknown error {}", word.code);
   }
@@ -153,7 +151,7 @@ void throw_pending_error(Device device) {
   // Of threads that come here at once, one throws.
   if (!code.compare_exchange_strong(report.code, ErrorWord::None)) return;
   DEMI_CUDA_CHECK(cudaMemsetAsync(word->claimed, 0, sizeof(int), Context::get(device).stream()));
-  throw Error(message_of(report));
+  throw Error(message_of(report, device));
 }
 
 }  // namespace demi::cuda

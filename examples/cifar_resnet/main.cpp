@@ -22,11 +22,13 @@ void describe(const Options& o, const data::Source& source, int64_t parameters) 
              o.stem == nn::Stem::Cifar ? "3x3" : "7x7", parameters);
   fmt::print("data       {}: {} training and {} test images, {} classes\n", source.name(), set.train.labels.numel(),
              set.test.labels.numel(), source.classes());
+  if (!o.load.empty()) fmt::print("weights    {}\n", o.load);
   const std::string device =
       o.device.is_cpu() ? fmt::format("{} threads", num_threads()) : backend::device_info(o.device.index()).name;
   const bool off = (o.precision == Precision::FP16 || o.precision == Precision::BF16) && !amp::amp_allowed();
   fmt::print("device     {} ({}), precision {}{}\n", o.device, device, name_of(o.precision),
              off ? ", which DEMI_AMP=0 turns into fp32" : "");
+  if (o.eval_only) return;
   fmt::print("recipe     {} epochs, batch {}{}, lr {} {} with {} epochs of warm-up, weight decay {}, {}, seed {}\n",
              o.epochs, o.batch, o.accumulate > 1 ? fmt::format(" x {}", o.accumulate) : "", o.lr, o.schedule, o.warmup,
              o.weight_decay, o.augment, o.seed);
@@ -39,10 +41,19 @@ std::vector<Options> trainings(const Options& options) {
   for (const Precision precision : options.compare) {
     Options& one = all.emplace_back(options);
     one.precision = precision;
-    if (!one.save.empty()) one.save += std::string(".") + name_of(precision);
+    for (std::string* file : {&one.save, &one.export_to})
+      if (!file->empty()) *file += std::string(".") + name_of(precision);
     if (!one.out.empty()) one.out = (std::filesystem::path(one.out) / name_of(precision)).string();
   }
   return all;
+}
+
+void evaluate(const Options& options, data::Source& source) {
+  Trainer trainer(options, source);
+  describe(options, source, trainer.parameter_count());
+  const Trainer::Tested tested = trainer.test();
+  fmt::print("test loss      {:.4f}\ntest accuracy  {:.2f} %\n", tested.loss, 100 * tested.accuracy);
+  if (!options.export_to.empty()) trainer.export_weights();
 }
 
 int run(int argc, char** argv) {
@@ -56,8 +67,10 @@ int run(int argc, char** argv) {
   const std::vector<Options> all = trainings(options);
   // What cannot be written is said now, not after hours.
   for (const Options& o : all)
-    if (!o.save.empty()) nn::check_writable(o.save);
+    for (const std::string& file : {o.save, o.export_to})
+      if (!file.empty()) nn::check_writable(file);
   data::Source source = data::open(options.data);
+  if (options.eval_only) return evaluate(options, source), 0;
   std::signal(SIGINT, [](int) {
     if (interrupted) std::_Exit(130);  // a second Ctrl-C does not wait
     interrupted = 1;
@@ -71,17 +84,22 @@ int run(int argc, char** argv) {
     if (i == 0) {
       describe(o, source, trainer.parameter_count());
       // Only now, when nothing is wrong with the flags, the data and the checkpoint.
-      if (!options.out.empty()) write_run_info(options.out, command, facts);
+      if (!options.out.empty() && o.inspect == 0) write_run_info(options.out, command, facts);
     }
     if (all.size() > 1) fmt::print("\n{}\n", name_of(o.precision));
     std::fflush(stdout);
     std::optional<MetricsLog> log;
-    if (!o.out.empty()) {
+    if (o.inspect > 0) {
+      if (!o.out.empty()) make_folder(o.out);
+      nn::check_writable(trainer.inspection_path());
+    } else if (!o.out.empty()) {
       log.emplace(o.out, name_of(o.precision), trainer.done_epochs());
       nn::check_writable(trainer.save_path());
     }
     Progress progress(o.epochs, trainer.done_epochs());
     whole = trainer.run(progress, log ? &*log : nullptr);
+    if (o.inspect > 0) return 0;
+    if (whole && !o.export_to.empty()) trainer.export_weights();
     runs.push_back(log ? log->run() : trainer.results());
   }
   if (whole && runs.size() > 1) fmt::print("\n{}\n", comparison_table(runs));

@@ -174,9 +174,20 @@ void declare(CLI::App& app, Flags& f) {
   add("--eval-every", o.eval_every, "N", "test after every so many epochs (and after the last)")
       ->capture_default_str()
       ->check(count());
+  app.add_flag(
+         "--inspect{1},--inspect", o.inspect,
+         "look into the first step (--inspect=N: into step N) and end: which dtype each operation ran in, casts, how "
+         "far gradients fit into FP16; inspect.json holds the same")
+      ->group(group)
+      ->check(count());
   add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt");
   add("--save", o.save, "FILE", "checkpoint to write at the end and on Ctrl-C; default: last.ckpt in --out");
   add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults");
+  add("--load", o.load, "FILE",
+      "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save");
+  add_flag("--eval-only", o.eval_only, "test the weights of --load or --resume; trains nothing");
+  add("--export", o.export_to, "FILE",
+      "safetensors to write the weights to at the end, with torchvision's names and layouts, in FP32");
   app.set_help_flag("--help", "this text")->group(group);
 }
 
@@ -189,6 +200,20 @@ std::string default_data() {
       return folder;
   }
   return "synthetic";
+}
+
+// The flags about weights, against each other.
+void check_weights(const Options& o) {
+  DEMI_CHECK(o.load.empty() || o.resume.empty(),
+             "--load starts a training from weights, --resume goes on with one: leave out one of them");
+  DEMI_CHECK(o.export_to.empty() || o.export_to != o.save, "--export and --save both name {}", o.export_to);
+  DEMI_CHECK(o.inspect == 0 || (o.export_to.empty() && !o.eval_only),
+             "--inspect looks into one training step and ends: leave out {}", o.eval_only ? "--eval-only" : "--export");
+  if (!o.eval_only) return;
+  DEMI_CHECK(!o.load.empty() || !o.resume.empty(), "--eval-only needs weights to test: give --load or --resume");
+  DEMI_CHECK(o.out.empty() && o.save.empty(), "--eval-only trains nothing: leave out {}",
+             o.out.empty() ? "--save" : "--out");
+  DEMI_CHECK(o.compare.empty(), "--eval-only tests in one precision: leave out --compare");
 }
 
 Options resolve(const Flags& f) {
@@ -225,7 +250,9 @@ Options resolve(const Flags& f) {
     }
   DEMI_CHECK(f.compare.empty() || o.compare.size() >= 2,
              "--compare takes two or more precisions, fp32,fp16 for example, not '{}'", f.compare);
+  DEMI_CHECK(o.compare.empty() || o.inspect == 0, "--inspect looks into one training: leave out --compare");
   DEMI_CHECK(o.compare.empty() || o.resume.empty(), "--resume goes on with one training: leave out --compare");
+  check_weights(o);
   return o;
 }
 

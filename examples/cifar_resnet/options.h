@@ -41,7 +41,9 @@ struct Options {
   uint64_t seed = 0;
   bool deterministic = false, drop_last = false;
   int64_t eval_every = 1;
-  std::string out, resume, save;
+  int64_t inspect = 0;  // the step to look into, after which the run ends; 0: none
+  std::string out, resume, save, load, export_to;
+  bool eval_only = false;
   std::vector<Precision> compare;
   std::string recipe = "strong";
 };

@@ -15,12 +15,8 @@
 #include "demi/examples/cifar_resnet/progress.h"
 
 namespace demi::examples {
-namespace {
-
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
-// Beside the file first, then renamed over it: a reader never sees half a file.
 void write_whole(const fs::path& file, const std::string& text) {
   const fs::path part = file.string() + ".part";
   std::ofstream out(part, std::ios::binary | std::ios::trunc);
@@ -42,6 +38,10 @@ void make_folder(const fs::path& folder) {
   fs::create_directories(folder, error);
   if (error) fail("{}: cannot make this folder: {}", folder.string(), error.message());
 }
+
+namespace {
+
+using Json = nlohmann::ordered_json;
 
 Json to_json(const EpochMetrics& m) {
   return {{"epoch", m.epoch},           {"train_loss", m.train_loss},

@@ -11,7 +11,6 @@
 #include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/random.h"
 #include "demi/kernels/scale.h"
-#include "demi/nn/checkpoint.h"
 #include "demi/nn/functional/arithmetic.h"
 #include "demi/nn/functional/loss.h"
 #include "demi/optim/clip.h"
@@ -24,6 +23,10 @@ namespace {
 
 constexpr double kSecondsBetweenSaves = 60;
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+Float32Math float32_math(const Options& o) {
+  return o.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee;
+}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -46,6 +49,7 @@ Trainer::Trainer(const Options& o, data::Source& source) : options_(o), source_(
   compute_ = o.precision == Precision::FP16 ? DType::F16 : o.precision == Precision::BF16 ? DType::BF16 : DType::F32;
   manual_seed(o.seed);
   model_ = nn::resnet({.depth = o.depth, .classes = source.classes(), .stem = o.stem, .width = o.width});
+  if (!o.load.empty()) nn::load_weights(o.load, *model_);
   model_->to(o.device);
   sgd_ = std::make_unique<optim::SGD>(
       model_->parameters(),
@@ -66,6 +70,9 @@ Trainer::Trainer(const Options& o, data::Source& source) : options_(o), source_(
   results_.name = name_of(o.precision);
   start_totals();
   if (!o.resume.empty()) resume();
+  const int64_t last = o.stop_after > 0 ? std::min(o.stop_after, o.epochs) : o.epochs;
+  const int64_t left = (batches + o.accumulate - 1) / o.accumulate * (last - epoch_) - next_batch_ / o.accumulate;
+  DEMI_CHECK(o.inspect <= left, "--inspect={}: this run has {} steps", o.inspect, left);
 }
 
 void Trainer::start_totals() {
@@ -77,6 +84,7 @@ void Trainer::start_totals() {
 void Trainer::step(const data::Batch* first, const data::Batch* last) {
   int64_t samples = 0;
   for (const data::Batch* b = first; b != last; ++b) samples += b->count;
+  if (++steps_ == options_.inspect) inspector_ = std::make_unique<amp::Inspector>(*model_);
   sgd_->zero_grad();
   for (const data::Batch* b = first; b != last; ++b) {
     Variable loss;
@@ -116,6 +124,7 @@ bool Trainer::train_epoch(Progress& progress) {
     step(window.data(), window.data() + window.size());
     window.clear();
     next_batch_ = batch.index + 1;
+    if (inspector_) return false;
     if (progress.due()) {
       progress.set_loss(totals_.loss.item<float>() / static_cast<double>(totals_.images));
       progress.set_scale(scaler_->get_scale());
@@ -129,6 +138,7 @@ bool Trainer::train_epoch(Progress& progress) {
 Trainer::Tested Trainer::test() {
   model_->eval();
   const NoGrad off;
+  const Float32MathGuard math(float32_math(options_));
   const amp::Autocast region(compute_);
   Tensor correct = Tensor::zeros({}, DType::I64, options_.device),
          loss = Tensor::zeros({}, DType::F32, options_.device);
@@ -168,7 +178,7 @@ EpochMetrics Trainer::finish_epoch(double seconds) {
 }
 
 bool Trainer::run(Progress& progress, MetricsLog* log) {
-  const Float32MathGuard math(options_.precision == Precision::TF32 ? Float32Math::Tf32 : Float32Math::Ieee);
+  const Float32MathGuard math(float32_math(options_));
   memory::release_cached(options_.device);  // what an earlier training left must not count as this one's
   const int64_t last = options_.stop_after > 0 ? std::min(options_.stop_after, options_.epochs) : options_.epochs;
   if (epoch_ >= last) progress.say(fmt::format("nothing left to train: {} of {} epochs are done", epoch_, last));
@@ -179,6 +189,10 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
     const bool whole = train_epoch(progress);
     synchronize(options_.device);
     const double seconds = totals_.seconds + now() - start;
+    if (inspector_) {
+      tell_inspection(progress);
+      return true;
+    }
     if (!whole) {
       totals_.seconds = seconds;
       save();
@@ -201,6 +215,18 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
   }
   return true;
 }
+
+void Trainer::tell_inspection(Progress& progress) {
+  const std::string path = inspection_path();
+  progress.clear();
+  fmt::print("\nstep {} in {}, loss scale {} after it{}\n\n{}", steps_, name_of(options_.precision),
+             scaler_->get_scale(), sgd_->last_skip().item<int32_t>() ? " (the step was skipped)" : "",
+             inspector_->table());
+  write_whole(path, inspector_->json() + "\n");
+  fmt::print("written to {}\n", path);
+}
+
+std::string Trainer::inspection_path() const { return (std::filesystem::path(options_.out) / "inspect.json").string(); }
 
 std::string Trainer::save_path() const {
   if (!options_.save.empty()) return options_.save;

@@ -12,7 +12,7 @@ struct SimpleCnn : nn::Module {
   nn::Conv2d conv1{{.in = 3, .out = 16, .kernel = 3, .padding = 1}},
       conv2{{.in = 16, .out = 32, .kernel = 3, .padding = 1}};
   nn::MaxPool2d pool;
-  nn::Linear fc1{{.in = 32 * 8 * 8, .out = 256}}, fc2;
+  nn::Linear fc1{{.in = 32 * 8 * 8, .out = 256, .channels = 32}}, fc2;
   nn::Dropout dropout{0.5};
 
   explicit SimpleCnn(int classes) : fc2({.in = 256, .out = classes}) {

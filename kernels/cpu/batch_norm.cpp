@@ -36,7 +36,7 @@ void move_running(Tensor& running, const std::vector<double>& batch, double mome
 }  // namespace
 
 void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor& running_mean, Tensor& running_var,
-                           Tensor& mean, Tensor& inv_std) {
+                           Tensor& num_batches_tracked, Tensor& mean, Tensor& inv_std) {
   visit_floating(x.dtype(), "batch_norm", [&](auto type) {
     using T = typename decltype(type)::type;
     using A = Accumulator<T>;
@@ -75,6 +75,7 @@ void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor&
     }
     store<A>(batch_mean, mean);
     store<A>(inverse, inv_std);
+    if (num_batches_tracked.defined()) ++*num_batches_tracked.mutable_data<int64_t>();
     if (running_mean.defined()) move_running<A>(running_mean, batch_mean, momentum, 1);
     if (running_var.defined()) move_running<A>(running_var, var, momentum, n / (n - 1));
   });

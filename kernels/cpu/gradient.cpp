@@ -73,10 +73,9 @@ void add_squares(const Tensor& x, Tensor& total) {
 }
 
 void norm_and_coefficient(const Tensor& total, double max_norm, Tensor& norm, Tensor& coefficient) {
-  const double value = std::sqrt(static_cast<double>(*total.data<float>()));
-  const double ratio = max_norm / (value + 1e-6);
-  *norm.mutable_data<float>() = static_cast<float>(value);
-  *coefficient.mutable_data<float>() = std::isfinite(value) && ratio < 1 ? static_cast<float>(ratio) : 1.0f;
+  const float value = std::sqrt(*total.data<float>()), ratio = static_cast<float>(max_norm) / (value + 1e-6f);
+  *norm.mutable_data<float>() = value;
+  *coefficient.mutable_data<float>() = std::isfinite(value) && ratio < 1 ? ratio : 1.0f;
 }
 
 void clip_value(Tensor& x, double limit) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "demi/core/overflow.h"
+
 namespace demi::kernels::cpu {
 
 void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions& options, Tensor& scale,
@@ -15,7 +17,7 @@ void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions&
   int32_t &clean = *tracker.mutable_data<int32_t>(), &in_a_row = *overflows.mutable_data<int32_t>();
   if (!overflow) {
     in_a_row = 0;
-    if (++clean < options.growth_interval) return;
+    if (++clean != options.growth_interval) return;
     clean = 0;
     const float grown = static_cast<float>(static_cast<double>(value) * options.growth_factor);
     if (std::isfinite(grown)) value = grown;
@@ -25,10 +27,7 @@ void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions&
   clean = 0;
   ++in_a_row;
   if (options.max_consecutive_overflows > 0 && in_a_row >= options.max_consecutive_overflows)
-    fail(
-        "[grad_scaler] {} steps in a row overflowed (step {}): the loss or a gradient is not finite whatever the "
-        "scale; look for a NaN in data or weights, or lower the learning rate",
-        in_a_row, random_step.defined() ? *random_step.data<int64_t>() : 0);
+    throw Error(overflow_message(scale.device(), in_a_row, random_step.defined() ? *random_step.data<int64_t>() : 0));
 }
 
 }  // namespace demi::kernels::cpu

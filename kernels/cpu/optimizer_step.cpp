@@ -16,11 +16,10 @@ void advance_counts(const Tensor& skip, Tensor& counts) {
   for (int64_t i = 0; i < counts.numel(); ++i) ++count[i];
 }
 
-void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow) {
-  if (*skip.data<int32_t>() != 0)
-    live.copy_from(shadow);
-  else
-    shadow.copy_from(live);
+void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow, Tensor& counts, Tensor& shadow_counts) {
+  const bool restore = *skip.data<int32_t>() != 0;
+  if (live.defined()) restore ? live.copy_from(shadow) : shadow.copy_from(live);
+  if (counts.defined()) restore ? counts.copy_from(shadow_counts) : shadow_counts.copy_from(counts);
 }
 
 void advance_schedule(const Tensor& skip, const Tensor& table, Tensor& position, Tensor& lr) {

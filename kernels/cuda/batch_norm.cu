@@ -19,6 +19,7 @@ constexpr int kAheadStatistics = 8, kAheadSums = 4, kAheadApply = 4, kAheadGradi
 
 struct Statistics {
   float *mean, *inv_std, *running_mean, *running_var;
+  int64_t* num_batches_tracked;
   double momentum, eps;
 };
 
@@ -56,6 +57,8 @@ __global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
     const double var = not_negative(s2 - s1 * delta) / n;
     out.mean[c] = static_cast<float>(m);
     out.inv_std[c] = static_cast<float>(1.0 / sqrt(var + out.eps));
+    // One thread of the grid finishes channel 0: the count costs no launch and no atomic.
+    if (c == 0 && out.num_batches_tracked != nullptr) *out.num_batches_tracked += 1;
     if (out.running_mean == nullptr) return;
     const double keep = 1.0 - out.momentum;
     out.running_mean[c] = static_cast<float>(keep * out.running_mean[c] + out.momentum * m);
@@ -241,7 +244,7 @@ float2* pairs(Tensor& partials) { return static_cast<float2*>(partials.mutable_r
 }  // namespace
 
 void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor& running_mean, Tensor& running_var,
-                           Tensor& mean, Tensor& inv_std) {
+                           Tensor& num_batches_tracked, Tensor& mean, Tensor& inv_std) {
   visit_cuda(x.dtype(), "batch_norm", [&](auto type) {
     using T = typename decltype(type)::type;
     const T* in = x.data<T>();
@@ -249,6 +252,7 @@ void batch_norm_statistics(const Tensor& x, double momentum, double eps, Tensor&
                          inv_std.mutable_data<float>(),
                          pointer<float>(running_mean),
                          pointer<float>(running_var),
+                         pointer<int64_t>(num_batches_tracked),
                          momentum,
                          eps};
     with_pack<T>(

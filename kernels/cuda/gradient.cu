@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void norm_kernel(const float* total, double max_norm, float* norm, float* coefficient) {
-  const float length = static_cast<float>(sqrt(static_cast<double>(*total)));
+  const float length = sqrtf(*total);
   *norm = length;
-  *coefficient = finite(length) ? static_cast<float>(fmin(1.0, max_norm / (length + 1e-6))) : 1.0f;
+  *coefficient = finite(length) ? fminf(1.0f, static_cast<float>(max_norm) / (length + 1e-6f)) : 1.0f;
 }
 
 struct ClipValue {

@@ -29,7 +29,7 @@ __global__ void update_loss_scale_kernel(Flags flags, LossScaleOptions options, 
     return;
   }
   *overflows = 0;
-  if (++*tracker < options.growth_interval) return;
+  if (++*tracker != options.growth_interval) return;
   const float grown = static_cast<float>(*scale * options.growth_factor);
   if (grown <= FLT_MAX) *scale = grown;
   *tracker = 0;

@@ -1,5 +1,5 @@
 // The decisions around an optimizer step, taken where the flags are: on the device. All but commit_or_restore are a
-// handful of words; that one reads and writes one FP32 tensor (8 bytes an element).
+// handful of words; that one reads and writes one FP32 tensor (8 bytes an element) and some counts.
 #include "demi/kernels/optimizer_step.h"
 
 #include "demi/kernels/cuda/device.cuh"
@@ -20,7 +20,8 @@ __global__ void advance_counts_kernel(const int* skip, int* counts, int64_t n) {
 }
 
 template <int N>
-__global__ void commit_or_restore_kernel(const int* skip, float* live, float* shadow, int64_t n) {
+__global__ void commit_or_restore_kernel(const int* skip, float* live, float* shadow, int64_t n, int64_t* counts,
+                                         int64_t* shadow_counts, int64_t count) {
   const bool restore = *skip != 0;
   const float* from = restore ? shadow : live;
   float* to = restore ? live : shadow;
@@ -30,6 +31,9 @@ __global__ void commit_or_restore_kernel(const int* skip, float* live, float* sh
     store_floats<N>(to + i * N, v);
   }
   DEMI_GRID_STRIDE(i, n % N) to[n - 1 - i] = from[n - 1 - i];
+  const int64_t* count_from = restore ? shadow_counts : counts;
+  int64_t* count_to = restore ? counts : shadow_counts;
+  DEMI_GRID_STRIDE(i, count) count_to[i] = count_from[i];
 }
 
 __global__ void advance_schedule_kernel(const int* skip, const float* table, int64_t n, int64_t* position, float* lr) {
@@ -55,14 +59,17 @@ void advance_counts(const Tensor& skip, Tensor& counts) {
   DEMI_CUDA_CHECK(cudaGetLastError());
 }
 
-void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow) {
-  const int64_t n = live.numel();
-  float *a = live.mutable_data<float>(), *b = shadow.mutable_data<float>();
+void commit_or_restore(const Tensor& skip, Tensor& live, Tensor& shadow, Tensor& counts, Tensor& shadow_counts) {
+  const int64_t n = live.numel(), m = counts.numel();
+  float *a = n > 0 ? live.mutable_data<float>() : nullptr, *b = n > 0 ? shadow.mutable_data<float>() : nullptr;
+  int64_t *c = m > 0 ? counts.mutable_data<int64_t>() : nullptr,
+          *d = m > 0 ? shadow_counts.mutable_data<int64_t>() : nullptr;
   if (aligned16(a) && aligned16(b))
-    commit_or_restore_kernel<4>
-        <<<blocks_for((n + 3) / 4, live), kThreads, 0, stream_of(live)>>>(skip.data<int>(), a, b, n);
+    commit_or_restore_kernel<4><<<blocks_for(std::max((n + 3) / 4, m), skip), kThreads, 0, stream_of(skip)>>>(
+        skip.data<int>(), a, b, n, c, d, m);
   else
-    commit_or_restore_kernel<1><<<blocks_for(n, live), kThreads, 0, stream_of(live)>>>(skip.data<int>(), a, b, n);
+    commit_or_restore_kernel<1>
+        <<<blocks_for(std::max(n, m), skip), kThreads, 0, stream_of(skip)>>>(skip.data<int>(), a, b, n, c, d, m);
   DEMI_CUDA_CHECK(cudaGetLastError());
 }
 

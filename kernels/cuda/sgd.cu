@@ -16,14 +16,15 @@ struct Sgd {
   bool nesterov;
 };
 
-// The step for one weight. `v` is null when there is no momentum.
+// The step for one weight. `v` is null when there is no momentum. Which products are rounded by themselves is said, not
+// left to the compiler: as PyTorch does it, which gives its weights bit for bit.
 __device__ __forceinline__ void update(float& w, float* v, float g, float lr, bool first, const Sgd& sgd) {
-  g += sgd.weight_decay * w;
+  g = __fmaf_rn(sgd.weight_decay, w, g);
   if (v != nullptr) {
-    *v = first ? g : sgd.momentum * *v + sgd.one_minus_dampening * g;
-    g = sgd.nesterov ? g + sgd.momentum * *v : *v;
+    *v = first ? g : __fmaf_rn(sgd.one_minus_dampening, g, __fmul_rn(sgd.momentum, *v));
+    g = sgd.nesterov ? __fmaf_rn(sgd.momentum, *v, g) : *v;
   }
-  w -= lr * g;
+  w = __fmaf_rn(-lr, g, w);
 }
 
 // N weights at once, with accesses of up to 16 bytes. The velocity v is null when there is no momentum.

@@ -26,12 +26,13 @@ Variable batch_norm(const Variable& x_in, const BatchNormArguments& a) {
   const Tensor weight = parameter_or(a.weight, a.bias, 1.0), bias = parameter_or(a.bias, a.weight, 0.0);
   const Tensor added = residual.defined() ? residual.tensor() : Tensor{};
   const kernels::BatchNormOptions options{a.momentum, a.eps, a.relu};
-  Buffer mean = a.running_mean, var = a.running_var;
+  Buffer mean = a.running_mean, var = a.running_var, batches = a.num_batches_tracked;
   Tensor none_mean, none_var;
   const kernels::BatchNormResult r =
       a.training
           ? kernels::batch_norm_train(x.tensor(), weight, bias, added, mean.defined() ? mean.tensor() : none_mean,
-                                      var.defined() ? var.tensor() : none_var, options)
+                                      var.defined() ? var.tensor() : none_var, options,
+                                      batches.defined() ? batches.tensor() : Tensor{})
           : kernels::batch_norm_eval(x.tensor(), weight, bias, added, mean.defined() ? mean.tensor() : none_mean,
                                      var.defined() ? var.tensor() : none_var, options);
   const bool wants_residual = residual.requires_grad(),

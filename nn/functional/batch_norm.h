@@ -10,6 +10,7 @@ namespace demi {
 struct BatchNormArguments {
   Variable weight{}, bias{};             // [C] FP32; either may be undefined
   Buffer running_mean{}, running_var{};  // [C]; may be undefined in training
+  Buffer num_batches_tracked{};          // one int64, +1 a training batch; may be undefined
   bool training = true;
   double momentum = 0.1, eps = 1e-5;
   Variable residual{};  // added before the ReLU; undefined for none

@@ -17,7 +17,9 @@ BatchNorm2d::BatchNorm2d(const BatchNorm2dConfig& c) : config_(c) {
   running_mean = Buffer(init::zeros(shape));
   running_var = Buffer(init::ones(shape));
   register_buffer("running_mean", running_mean);
+  num_batches_tracked = Buffer(Tensor::zeros({}, DType::I64));
   register_buffer("running_var", running_var);
+  register_buffer("num_batches_tracked", num_batches_tracked);
 }
 
 Variable BatchNorm2d::normalize(const Variable& x, const Variable& residual, bool relu) {
@@ -26,6 +28,7 @@ Variable BatchNorm2d::normalize(const Variable& x, const Variable& residual, boo
                             .bias = bias,
                             .running_mean = running_mean,
                             .running_var = running_var,
+                            .num_batches_tracked = num_batches_tracked,
                             .training = training(),
                             .momentum = config_.momentum,
                             .eps = config_.eps,

@@ -23,6 +23,7 @@ class BatchNorm2d : public Module {
 
   Parameter weight, bias;  // undefined without affine
   Buffer running_mean, running_var;
+  Buffer num_batches_tracked;  // int64: training batches that the statistics have seen, as PyTorch counts them
 
  private:
   BatchNorm2dConfig config_;

@@ -12,6 +12,7 @@ Conv2d::Conv2d(const Conv2dConfig& c) : config_(c) {
   DEMI_CHECK(c.groups > 0 && c.in % c.groups == 0 && c.out % c.groups == 0,
              "[Conv2d] {} and {} channels do not divide into {} groups", c.in, c.out, c.groups);
   weight = Parameter(init::kaiming_uniform({c.out, c.kernel, c.kernel, c.in / c.groups}, std::sqrt(5.0)));
+  weight.parameter().channels = c.in / c.groups;
   register_parameter("weight", weight);
   if (!c.bias) return;
   bias = Parameter(init::uniform({c.out}, 1.0 / std::sqrt(static_cast<double>(init::fan_in(weight.shape())))));

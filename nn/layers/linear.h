@@ -8,6 +8,9 @@ namespace demi::nn {
 struct LinearConfig {
   int64_t in = 0, out = 0;
   bool bias = true;
+  // Where x is flattened images [H, W, C]: C. Nothing is computed otherwise; it is for weights that are exchanged with
+  // PyTorch (nn/torch_state.h), where images flatten as [C, H, W].
+  int64_t channels = 0;
 };
 
 // y = x W^T + b for x [..., in]. weight: [out, in], bias: [out]; both uniform in +-1 / sqrt(in) at first, as in
