@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "demi/core/device.h"
+#include "demi/examples/common/files.h"
 
 namespace demi::examples {
 
@@ -31,11 +32,6 @@ struct Run {
 };
 
 using Facts = std::vector<std::pair<std::string, std::string>>;  // name and value, in the order to show them
-
-// Writes a file beside its place first, then renames it: a reader never sees half of it. Throws Error naming the file.
-void write_whole(const std::filesystem::path& file, const std::string& text);
-// The folder and those above it, where they are missing.
-void make_folder(const std::filesystem::path& folder);
 
 // The command as one could paste it into a shell.
 std::string command_line(int argc, const char* const* argv);
