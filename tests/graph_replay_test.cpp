@@ -68,6 +68,15 @@ TEST_F(GraphReplay, MakesNewCopiesThatTheCaptureDidNotKnow) {
   EXPECT_EQ(values_of(first.parameter().compute(DType::BF16)), rounded_to(DType::BF16, values_of(first.master())));
 }
 
+// The scale is made by the first scale(): were that captured, each replay would reset it.
+TEST_F(GraphReplay, RefusesToMakeTheLossScaleInACapture) {
+  Training t(Device::cuda(), DType::F16);
+  (void)(*t.model)(t.images);  // so that nothing else is in the way
+  EXPECT_NE(error_of([&] { cuda::Graph graph([&] { (void)t.step(); }, 0); }).find("call it once before"),
+            std::string::npos);
+  (void)t.step();
+}
+
 TEST_F(GraphReplay, ThrowsWhatKernelsReported) {
   Training t(Device::cuda(), DType::F32);
   cuda::Graph graph([&] { (void)t.step(); }, 1);

@@ -1,5 +1,6 @@
 // Whole training steps, from batch to weights: what a user would notice when a part of mixed precision is wrong.
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <string_view>
 
@@ -187,6 +188,13 @@ TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
     EXPECT_EQ(values_of(y.tensor())[0], 1 + 0x1p-20);
   }
   EXPECT_EQ(linear(half, w).dtype(), DType::F16);
+}
+
+// docs/mixed_precision.md shows the table that this code follows.
+TEST(AutocastTable, IsTheOneInTheDocs) {
+  std::ifstream in(std::string(DEMI_SOURCE_DIR) + "/docs/mixed_precision.md");
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(page.find(amp::op_table()), std::string::npos) << "put this into docs/mixed_precision.md:\n" << amp::op_table();
 }
 
 // The printed table is the policy: each operation once, under the rule that prepare() follows.
