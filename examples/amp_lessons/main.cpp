@@ -6,10 +6,13 @@
 namespace demi::lessons {
 
 void numbers(Lesson& lesson);
+void dynamic_scale(Lesson& lesson);
 
 // In the order to take them. A lesson's file starts with the same question.
 constexpr Entry kLessons[] = {
     {"numbers", "What can a number of 16 bits hold?", numbers},
+    {"dynamic_scale", "How does the loss scale find its value, and what does a skipped step leave behind?",
+     dynamic_scale},
 };
 
 }  // namespace demi::lessons
