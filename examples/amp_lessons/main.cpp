@@ -7,12 +7,14 @@ namespace demi::lessons {
 
 void numbers(Lesson& lesson);
 void dynamic_scale(Lesson& lesson);
+void autocast(Lesson& lesson);
 
 // In the order to take them. A lesson's file starts with the same question.
 constexpr Entry kLessons[] = {
     {"numbers", "What can a number of 16 bits hold?", numbers},
     {"dynamic_scale", "How does the loss scale find its value, and what does a skipped step leave behind?",
      dynamic_scale},
+    {"autocast", "Which operation runs in which precision, and why?", autocast},
 };
 
 }  // namespace demi::lessons

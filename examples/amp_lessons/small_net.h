@@ -20,6 +20,21 @@ struct SmallNet : nn::Module {
   }
 };
 
+// One training step with PyTorch's three lines of mixed precision. FP32 makes them do nothing, with a scaler that is
+// not enabled.
+inline void train_step(nn::Module& net, optim::Optimizer& optimizer, amp::GradScaler& scaler, const data::Batch& batch,
+                       DType dtype) {
+  optimizer.zero_grad();
+  Variable loss;
+  {
+    const amp::Autocast region(dtype);  // 1
+    loss = nn::cross_entropy(net(batch.images), batch.labels);
+  }
+  backward(scaler.scale(loss));  // 2
+  scaler.step(optimizer);        // 3
+  scaler.update();
+}
+
 // floor(log2 |x|) of the largest gradient x among those that backward computed in `dtype`.
 inline int highest_exponent(const amp::Inspector& inspector, DType dtype) {
   int highest = kernels::ValueCounts::kLowest;
