@@ -8,6 +8,7 @@ namespace demi::lessons {
 void numbers(Lesson& lesson);
 void dynamic_scale(Lesson& lesson);
 void autocast(Lesson& lesson);
+void ladder(Lesson& lesson);
 
 // In the order to take them. A lesson's file starts with the same question.
 constexpr Entry kLessons[] = {
@@ -15,6 +16,7 @@ constexpr Entry kLessons[] = {
     {"dynamic_scale", "How does the loss scale find its value, and what does a skipped step leave behind?",
      dynamic_scale},
     {"autocast", "Which operation runs in which precision, and why?", autocast},
+    {"ladder", "What does each part of mixed precision add?", ladder},
 };
 
 }  // namespace demi::lessons
