@@ -30,8 +30,8 @@ void check_options(const GradScalerOptions& o) {
 
 int whole(const std::map<std::string, double>& state, const char* name) {
   const double value = state.at(name);
-  DEMI_CHECK(value >= 0 && value <= std::numeric_limits<int>::max() && value == std::floor(value),
-             "[grad_scaler] the saved {} is {}: not a count", name, value);
+  DEMI_CHECK(std::fabs(value) <= std::numeric_limits<int>::max() && value == std::floor(value),
+             "[grad_scaler] the saved {} is {}, which is no whole number", name, value);
   return static_cast<int>(value);
 }
 }  // namespace

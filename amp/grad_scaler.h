@@ -49,8 +49,8 @@ struct GradScalerOptions {
 class GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
-  GradScaler(const GradScaler&) = delete;  // the state in device memory is one
-  GradScaler& operator=(const GradScaler&) = delete;
+  GradScaler(GradScaler&&) = default;  // moves only: copies would share the state in device memory
+  GradScaler& operator=(GradScaler&&) = default;
 
   // loss * S, in FP32 whatever the loss is in: a scale of 65536 does not fit into FP16. (Nor does the gradient of an
   // FP16 loss, which is S. demi's losses are FP32.)

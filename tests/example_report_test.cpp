@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/examples/common/chart.h"
 #include "demi/examples/cifar_resnet/progress.h"
 #include "demi/examples/cifar_resnet/report.h"
+#include "demi/examples/common/chart.h"
 
 namespace demi::examples {
 namespace {
@@ -142,17 +142,53 @@ TEST_F(Report, OneFileWithoutLinks) {
     EXPECT_EQ(text(file).rfind("<svg xmlns=", 0), 0u) << file;
 }
 
+TEST(Chart, Bars) {
+  const double nan = std::nan("");
+  BarChart chart{.title = "b", .groups = {"one", "", "three"}};
+  chart.series = {{.name = "first", .values = {1, 2, nan}}, {.name = "second", .values = {3, 0, 1}, .colour = 1}};
+  chart.bands = {{.name = "left", .from = -0.5, .to = 0.5}, {.name = "outside", .from = 7, .to = 9}};
+  const auto count = [](const std::string& svg, const std::string& what) {
+    size_t n = 0;
+    for (size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++n;
+    return n;
+  };
+  for (const bool stacked : {false, true}) {
+    chart.stacked = stacked;
+    const std::string svg = to_svg(chart);
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+    EXPECT_EQ(count(svg, "class=\"b f0\""), 2u);  // neither a gap nor a zero has a bar
+    EXPECT_EQ(count(svg, "class=\"b f1\""), 2u);
+    EXPECT_EQ(count(svg, "class=\"band\""), 1u);
+    EXPECT_NE(svg.find(">left</text>"), std::string::npos);
+    EXPECT_EQ(svg.find("outside"), std::string::npos);
+    EXPECT_NE(svg.find("<title>second, three: 1</title>"), std::string::npos);
+    EXPECT_EQ(svg.find(">5</text>") != std::string::npos || svg.find(">4</text>") != std::string::npos, stacked);
+  }
+  EXPECT_NE(to_svg(BarChart{.title = "none"}).find("</svg>"), std::string::npos);
+}
+
+TEST(Chart, LogarithmicXAndBands) {
+  Chart chart{.title = "t", .series = {{.name = "a", .x = {0, 0.25, 4}, .y = {1, 2, 3}}}};
+  chart.log2_x = true;
+  chart.bands = {{.name = "half", .from = 1, .to = 4}};
+  const std::string svg = to_svg(chart);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);  // 0 has no place on the axis: left out
+  EXPECT_NE(svg.find(">2^-2</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">4</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">half</text>"), std::string::npos);
+}
+
 TEST(Chart, GapsAndOddValues) {
   const double nan = std::nan("");
-  EXPECT_NE(to_svg({.title = "none", .series = {}}).find("</svg>"), std::string::npos);
-  const std::string svg =
-      to_svg({.title = "t",
-              .series = {{.name = "a", .x = {1, 2, 3, 4}, .y = {1, nan, 3, 4}}, {.name = "b", .x = {1}, .y = {nan}}}});
+  EXPECT_NE(to_svg(Chart{.title = "none", .series = {}}).find("</svg>"), std::string::npos);
+  const std::string svg = to_svg(
+      Chart{.title = "t",
+            .series = {{.name = "a", .x = {1, 2, 3, 4}, .y = {1, nan, 3, 4}}, {.name = "b", .x = {1}, .y = {nan}}}});
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(svg.find("<circle class=\"f0\""), std::string::npos);  // the point on its own
-  EXPECT_NE(
-      to_svg({.title = "log", .series = {{.name = "a", .x = {1, 2}, .y = {0.25, 0}}}, .log2_y = true}).find("2^-2"),
-      std::string::npos);
+  EXPECT_NE(to_svg(Chart{.title = "log", .series = {{.name = "a", .x = {1, 2}, .y = {0.25, 0}}}, .log2_y = true})
+                .find("2^-2"),
+            std::string::npos);
 }
 
 TEST(Progress, FormatsForPeople) {

@@ -2,8 +2,8 @@
 //
 // One network on every rung: 192 > 32 > 32 > 10 with layer norm and ReLU, on images of 8 x 8 pixels from 0 to 255, SGD
 // in many small steps. Its loss is divided by 1,024, as that of a network that labels each pixel of a 32 x 32 image is.
-// So there is something in it for each part to mend. FP32's way is how far FP32 brings the loss down from ln 10,
-// guessing.
+// So there is something in it for each part to mend. FP32's way: how far FP32 brings the loss down from guessing,
+// ln 10.
 //
 // Predictions:
 //   In naive FP16 layer norm's sums of squares pass 65,504. With FP32 sums, and with masters, the first layer gets

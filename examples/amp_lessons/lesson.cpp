@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "demi/amp/autocast.h"
 #include "demi/examples/common/files.h"
 #include "demi/kernels/random.h"
 
@@ -52,6 +53,41 @@ void Lesson::write(const std::string& name, const std::string& svg) {
   fmt::print(stderr, "wrote {}\n", path.string());  // not part of what the lesson prints
 }
 
+BarChart exponent_chart(const std::string& title,
+                        const std::vector<std::pair<std::string, kernels::ValueCounts>>& parts) {
+  constexpr int low = -48, high = 20;  // of the exponents shown; what is smaller or larger is counted at the ends
+  const auto at = [](int e) { return static_cast<double>(e - low) - 0.5; };
+  BarChart chart{.title = title, .x_label = "size, as a power of two", .y_label = "share [%]", .stacked = true};
+  // 2^-25 itself rounds to zero, what is above it to 2^-24.
+  chart.bands = {{"zero in FP16", at(low), at(-25)},
+                 {"subnormal", at(-25), at(-14)},
+                 {"normal", at(-14), at(16)},
+                 {"infinite", at(16), at(high + 1)}};
+  int64_t all = 0;
+  for (const auto& [name, counts] : parts) all += counts.finite_non_zero();
+  for (const auto& [name, counts] : parts) {
+    examples::Bars bars{.name = name, .colour = static_cast<int>(chart.series.size())};
+    bars.values.resize(high - low + 1);
+    for (size_t i = 0; i < counts.exponents.size(); ++i) {
+      const int e = std::clamp(static_cast<int>(i) + kernels::ValueCounts::kLowest, low, high);
+      bars.values[static_cast<size_t>(e - low)] +=
+          100 * static_cast<double>(counts.exponents[i]) / static_cast<double>(std::max<int64_t>(all, 1));
+    }
+    chart.series.push_back(std::move(bars));
+  }
+  for (int e = low; e <= high; ++e) {
+    chart.tooltips.push_back(fmt::format("2^{}", e));
+    chart.groups.push_back(e % 8 == 0 ? chart.tooltips.back() : "");
+  }
+  return chart;
+}
+
+std::string median_exponent(const kernels::ValueCounts& counts) {
+  size_t i = 0;
+  for (int64_t below = counts.exponents[0]; 2 * below < counts.finite_non_zero(); below += counts.exponents[i]) ++i;
+  return fmt::format("2^{}", static_cast<int>(i) + kernels::ValueCounts::kLowest);
+}
+
 namespace {
 
 void list(std::span<const Entry> lessons) {
@@ -62,6 +98,7 @@ void list(std::span<const Entry> lessons) {
 }
 
 int run_lesson(const Entry& entry, LessonOptions options, const std::string& device) {
+  DEMI_CHECK(amp::amp_allowed(), "DEMI_AMP=0 in the environment switches off what the lessons show: unset it");
   options.device = Device::parse(device);
   set_deterministic(true);
   manual_seed(options.seed);

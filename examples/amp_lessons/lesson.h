@@ -8,10 +8,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "demi/data/loader.h"
 #include "demi/examples/common/chart.h"
+#include "demi/kernels/value_counts.h"
 
 namespace demi::lessons {
 
@@ -79,6 +81,13 @@ struct Entry {
   std::string_view name, question;
   void (*run)(Lesson& lesson);
 };
+
+// A histogram of the exponents of what was counted, each part by its name, beside FP16's range.
+BarChart exponent_chart(const std::string& title,
+                        const std::vector<std::pair<std::string, kernels::ValueCounts>>& parts);
+
+// "2^-14": half of what was counted is below 2^-13.
+std::string median_exponent(const kernels::ValueCounts& counts);
 
 // The program: its command line, the list of lessons, one lesson. Returns the exit status: 0, 1 for a prediction that
 // does not hold or an Error, 2 for a command line that cannot be understood.

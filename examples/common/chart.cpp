@@ -10,7 +10,7 @@
 namespace demi::examples {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 340, kLeft = 74, kRight = 16, kTop = 48, kBottom = 48, kKeyRow = 16;
+constexpr double kWidth = 560, kHeight = 340, kLeft = 74, kRight = 22, kTop = 48, kBottom = 48, kKeyRow = 16;
 constexpr int kColours = 6;
 
 constexpr const char* kStyle = R"(<style>
@@ -192,7 +192,7 @@ std::string to_svg(const Chart& chart) {
   Range xs, ys;
   for (const Series& s : chart.series)
     for (size_t i = 0; i < s.y.size(); ++i)
-      if (std::isfinite(sy(s.y[i]))) {
+      if (std::isfinite(sy(s.y[i])) && std::isfinite(sx(s.x[i]))) {
         xs.add(sx(s.x[i]));
         ys.add(sy(s.y[i]));
       }
@@ -225,7 +225,7 @@ std::string to_svg(const Chart& chart) {
     bool pen_down = false;
     for (size_t i = 0; i < s.y.size(); ++i) {
       const double v = sy(s.y[i]);
-      if (!std::isfinite(v)) {
+      if (!std::isfinite(v) || !std::isfinite(sx(s.x[i]))) {
         pen_down = false;
         continue;
       }

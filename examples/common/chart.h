@@ -27,7 +27,7 @@ struct Chart {
   std::string y_format = "{:.4g}";          // of the values in tooltips
   bool log2_y = false;                      // powers of two; values must be positive
   std::optional<double> y_low{}, y_high{};  // else from the data
-  bool log2_x = false;
+  bool log2_x = false;                      // likewise for x
   std::vector<Band> bands{};
 };
 
