@@ -2,14 +2,13 @@
 //
 // One network on every rung: 192 > 32 > 32 > 10 with layer norm and ReLU, on images of 8 x 8 pixels from 0 to 255, SGD
 // in many small steps. Its loss is divided by 1,024, as that of a network that labels each pixel of a 32 x 32 image is.
-// So there is something in it for each part to mend. FP32's way: how far FP32 brings the loss down from guessing,
-// ln 10.
+// So there is something in it for each part to mend. FP32's way: how far FP32 brings the loss down from ln 10, a guess.
 //
 // Predictions:
-//   In naive FP16 layer norm's sums of squares pass 65,504. With FP32 sums, and with masters, the first layer gets
-//   hardly any gradient, for most lie below 2^-25: 1/1,024 over the pixels' spread. These three go under a quarter of
-//   the way. With a fixed or a dynamic scale, with autocast, and in BF16 without a scale, it is over 90 %. Without
-//   masters the fixed scale is 5 % of the way behind: updates below half the spacing of FP16 are lost.
+//   In naive FP16 layer norm's sums of squares pass 65,504. With FP32 sums, and with masters, most of what reaches the
+//   first layer still lies below 2^-25: 1/1,024, and layer norm divides it by the pixels' spread. These three go under
+//   a quarter of the way. With a fixed scale, a dynamic one, autocast, and in BF16 without a scale it is over 90 %.
+//   Without masters the fixed scale is 5 % of the way behind: updates below half the spacing of FP16 are lost.
 #include <cmath>
 
 #include "demi/demi.h"
