@@ -46,8 +46,8 @@ struct Training {
   void measure_limit(const data::Batch& batch) {
     const amp::Inspector inspector(net);
     sgd->zero_grad();
-    backward(loss(batch) * 256.0);  // any power of two that fits: it changes no digit
-    limits.push_back(256 * std::exp2(15 - highest_exponent(inspector, DType::F16)));
+    backward(loss(batch) * 4096.0);  // any power of two that fits: it changes no digit
+    limits.push_back(4096 * std::exp2(15 - highest_exponent(inspector, DType::F16)));
   }
   auto skips() const { return std::count(skipped.begin(), skipped.end(), true); }
 };
