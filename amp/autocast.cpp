@@ -70,7 +70,7 @@ Variable in_dtype(const Variable& v, DType dtype) {
   return cast(v, dtype);
 }
 
-// FP32 unless all floating inputs share one dtype.
+// FP32 unless all inputs that take part share one dtype.
 DType widest(const std::vector<Variable>& inputs) {
   const Variable* first = nullptr;
   for (const Variable& v : inputs) {
@@ -110,7 +110,7 @@ const OpRule* find_rule(std::string_view op) {
 std::string op_table() {
   constexpr std::array takes{"FP16 or BF16, the region's dtype", "FP32", "what its input is",
                              "the widest of its inputs"};
-  std::string table = "| operation | takes and gives | inside |\n|---|---|---|\n";
+  std::string table = "| operation | takes | inside |\n|---|---|---|\n";
   for (const OpRule& r : kRules)
     table += fmt::format("| {} | {} | {} |\n", r.op, takes[static_cast<size_t>(r.rule)], r.inside);
   return table;

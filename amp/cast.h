@@ -1,4 +1,4 @@
-// cast as a differentiable operation: the gradient is cast back.
+// cast as a differentiable operation: the gradient is cast back. In demi, not demi::amp: it needs no autocast.
 #pragma once
 
 #include "demi/autograd/variable.h"

@@ -1,9 +1,10 @@
 #include "demi/amp/grad_scaler.h"
 
+#include <cmath>
 #include <limits>
 
 #include "demi/amp/autocast.h"
-#include "demi/core/overflow.h"
+#include "demi/core/backend.h"
 #include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/gradient.h"
@@ -26,32 +27,14 @@ void check_options(const GradScalerOptions& o) {
              o.backoff_factor);
   DEMI_CHECK(o.growth_interval > 0, "[grad_scaler] growth_interval is positive, not {}", o.growth_interval);
 }
+
+int whole(const std::map<std::string, double>& state, const char* name) {
+  const double value = state.at(name);
+  DEMI_CHECK(std::fabs(value) <= std::numeric_limits<int>::max() && value == std::floor(value),
+             "[grad_scaler] the saved {} is {}, not a whole number that fits", name, value);
+  return static_cast<int>(value);
+}
 }  // namespace
-
-// Names the culprit when it is too late, from the gradients of the last step.
-struct GradScaler::Witness {
-  std::vector<std::shared_ptr<const std::vector<Parameter>>> lists;
-
-  // Backward goes from the last layer to the first, and a gradient that is not finite spoils those of the layers before
-  // it: so it began at the last parameter that has one.
-  std::string first_to_overflow() const {
-    const ParameterState* first = nullptr;
-    for (const auto& list : lists)
-      for (const Parameter& p : *list) {
-        const ParameterState& state = p.parameter();
-        if (!state.has_grad() || (first && state.order < first->order)) continue;
-        Tensor found = Tensor::zeros({}, DType::I32, state.master().device());
-        kernels::check_finite(state.grad(), found);
-        if (found.item<int32_t>() != 0) first = &state;
-      }
-    if (!first) return {};
-    if (first->name.empty())
-      return fmt::format("the first gradient to overflow was that of a parameter of shape {}", first->master().shape());
-    const size_t dot = first->name.rfind('.');
-    return fmt::format("the first gradient to overflow was that of {}{}", first->name,
-                       dot == std::string::npos ? "" : fmt::format(" in the layer {}", first->name.substr(0, dot)));
-  }
-};
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), host_scale_(options.init_scale) {
   options_.enabled = options.enabled && amp_allowed();
@@ -60,6 +43,9 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), ho
 
 void GradScaler::start(Device device) {
   if (scale_.defined()) return;
+  // In a capture these fills would become part of it, and reset the scale at each replay.
+  DEMI_CHECK(!backend::capturing_graph(),
+             "[grad_scaler] the first scale() makes the scale: call it once before a graph is captured");
   scale_ = kernels::full({}, host_scale_, DType::F32, device);
   tracker_ = kernels::full({}, host_tracker_, DType::I32, device);
   overflows_ = Tensor::zeros({}, DType::I32, device);
@@ -69,6 +55,7 @@ Variable GradScaler::scale(const Variable& loss) {
   if (!enabled()) return loss;
   start(loss.device());
   const Tensor y = kernels::scale_by(kernels::cast(loss.tensor(), DType::F32), scale_);
+  // Backward reads the scale when it runs, so update() does not come between scale() and backward().
   return record("scale_loss", y, {loss}, [factor = scale_, dtype = loss.dtype()](const Tensor& dy) {
     return std::vector<Tensor>{kernels::cast(kernels::scale_by(dy, factor), dtype)};
   });
@@ -82,7 +69,12 @@ void GradScaler::check_started(const char* call) const {
 GradScaler::PerOptimizer& GradScaler::found_for(optim::Optimizer& optimizer) {
   DEMI_CHECK(optimizer.device() == scale_.device(), "[grad_scaler] the loss is on {}, the optimizer on {}",
              scale_.device(), optimizer.device());
-  return per_optimizer_[&optimizer];
+  const OverflowWitness::Parameters parameters = optimizer.shared_parameters();
+  DEMI_CHECK(per_optimizer_.contains(parameters.get()) || per_optimizer_.size() < kernels::kMostLossScaleFlags,
+             "[grad_scaler] one scaler serves at most {} optimizers between two updates", kernels::kMostLossScaleFlags);
+  PerOptimizer& found = per_optimizer_[parameters.get()];
+  found.parameters = parameters;
+  return found;
 }
 
 void GradScaler::unscale(optim::Optimizer& optimizer) {
@@ -105,7 +97,7 @@ optim::StepOutcome GradScaler::step(optim::Optimizer& optimizer) {
   DEMI_CHECK(mine.stage != Stage::Stepped, "[grad_scaler] step() has already been called since the last update()");
   const bool still_scaled = mine.stage == Stage::Ready;
   if (still_scaled) {
-    const std::vector<Tensor> gradients = optimizer.gradient_runs();
+    const std::vector<Tensor> gradients = optimizer.gradient_runs();  // few long stretches of flat storage
     if (!gradients.empty()) mine.found_inf = Tensor::zeros({}, DType::I32, optimizer.device());
     for (const Tensor& g : gradients) kernels::check_finite(g, mine.found_inf);
   }
@@ -119,17 +111,14 @@ void GradScaler::update() {
   if (!enabled()) return;
   check_started("update");
   std::vector<Tensor> found;
-  for (const auto& [optimizer, mine] : per_optimizer_)
+  std::vector<OverflowWitness::Parameters> parameters;
+  for (const auto& [list, mine] : per_optimizer_) {
     if (mine.found_inf.defined()) found.push_back(mine.found_inf);
+    parameters.push_back(mine.parameters);
+  }
   DEMI_CHECK(!found.empty(),
              "[grad_scaler] No inf checks were recorded prior to update(): call step() or unscale() first");
-  if (!witness_) witness_ = std::make_shared<Witness>();
-  witness_->lists.clear();
-  for (const auto& [optimizer, mine] : per_optimizer_) witness_->lists.push_back(optimizer->shared_parameters());
-  set_overflow_witness(scale_.device(), [weak = std::weak_ptr(witness_)] {
-    const auto witness = weak.lock();
-    return witness ? witness->first_to_overflow() : std::string();
-  });
+  witness_.watch(scale_.device(), std::move(parameters));
   per_optimizer_.clear();
   kernels::update_loss_scale(
       found,
@@ -170,14 +159,18 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   loaded.init_scale = state.at("scale");
   loaded.growth_factor = state.at("growth_factor");
   loaded.backoff_factor = state.at("backoff_factor");
-  loaded.growth_interval = static_cast<int>(state.at("growth_interval"));
+  loaded.growth_interval = whole(state, "growth_interval");
   check_options(loaded);  // before anything is changed
+  const int tracker = whole(state, "growth_tracker");
+  DEMI_CHECK(tracker >= 0, "[grad_scaler] the saved growth_tracker is {}: it counts steps", tracker);
+  host_tracker_ = tracker;
   options_ = loaded;
   host_scale_ = loaded.init_scale;
-  host_tracker_ = static_cast<int>(state.at("growth_tracker"));
+  per_optimizer_.clear();
   if (!scale_.defined()) return;
   kernels::fill(scale_, host_scale_);
   kernels::fill(tracker_, host_tracker_);
+  kernels::fill(overflows_, 0);
 }
 
 }  // namespace demi::amp

@@ -36,6 +36,7 @@ void Inspector::reset() {
   rows_.clear();
   pending_ = {};
   pending_ids_.clear();
+  events_placed_ = 0;
 }
 
 std::string Inspector::current_layer() const {
@@ -44,10 +45,10 @@ std::string Inspector::current_layer() const {
   return kOutside;
 }
 
-void Inspector::check(const Row& row, bool in_backward, std::string what, const Tensor& x) {
+void Inspector::check(const Row* row, bool in_backward, std::string what, const Tensor& x) {
   if (!x.defined() || !is_floating(x.dtype())) return;
   Event& event =
-      events_.emplace_back(Event{&row, in_backward, std::move(what), Tensor::zeros({}, DType::I32, x.device())});
+      events_.emplace_back(Event{row, in_backward, std::move(what), Tensor::zeros({}, DType::I32, x.device())});
   kernels::check_finite(x, event.found);
 }
 
@@ -60,7 +61,7 @@ void Inspector::forward(const char* op, const std::vector<Variable>& inputs, con
     ++pending_.casts;
     pending_.cast_bytes += bytes_of_cast(inputs[0].tensor(), y);
     if (id != 0) pending_ids_.push_back(id);
-    return;
+    return check(nullptr, false, "the cast of an input", y);
   }
   Row row;
   Operation& seen = row.seen;
@@ -93,22 +94,24 @@ void Inspector::forward(const char* op, const std::vector<Variable>& inputs, con
   for (const uint64_t cast : pending_ids_) row_of_[cast] = &mine;
   pending_ids_.clear();
   if (id != 0) row_of_[id] = &mine;
-  check(mine, false, "the result", y);
+  check(&mine, false, "the result", y);
+  for (; events_placed_ < events_.size(); ++events_placed_)
+    if (!events_[events_placed_].row) events_[events_placed_].row = &mine;
 }
 
 void Inspector::backward(const char* op, uint64_t id, const Tensor& dy, const std::vector<Tensor>& gradients) {
   const auto found = row_of_.find(id);
-  if (found == row_of_.end()) return;  // recorded before this was attached
+  if (found == row_of_.end()) return;  // recorded before this was attached, or before reset()
   Row& row = *found->second;
   if (std::string_view(op) == "cast") {
     ++row.seen.casts;
     row.seen.cast_bytes += bytes_of_cast(dy, gradients[0]);
-    return check(row, true, "the gradient's cast", gradients[0]);
+    return check(&row, true, "the gradient's cast", gradients[0]);
   }
   count(dy, row.gradient, row.seen.gradient_dtype);
   for (size_t i = 0; i < gradients.size(); ++i) {
     const std::string& parameter = row.parameter_of_input[i];
-    check(row, true, parameter.empty() ? fmt::format("the gradient of input {}", i) : "the gradient of " + parameter,
+    check(&row, true, parameter.empty() ? fmt::format("the gradient of input {}", i) : "the gradient of " + parameter,
           gradients[i]);
     if (!parameter.empty()) count(gradients[i], row.weight_gradient, row.seen.weight_gradient_dtype);
   }
@@ -126,7 +129,8 @@ std::vector<Inspector::Operation> Inspector::operations() const {
 
 std::optional<Inspector::NonFinite> Inspector::first_non_finite() const {
   for (const Event& e : events_)
-    if (e.found.item<int32_t>() != 0) return NonFinite{e.row->seen.layer, e.row->seen.op, e.in_backward, e.what};
+    if (e.found.item<int32_t>() != 0)
+      return NonFinite{e.row ? e.row->seen.layer : kOutside, e.row ? e.row->seen.op : "cast", e.in_backward, e.what};
   return std::nullopt;
 }
 

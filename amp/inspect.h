@@ -7,9 +7,10 @@
 //   train_one_step();
 //   fmt::print("{}\n", inspector.table());
 //
-// It reads every result and gradient once more, so a step that is watched is slower. Where none is attached an
-// operation pays for the test of one pointer. Gradients are seen as backward computes them: with a GradScaler they are
-// the scaled ones, which is what FP16 has to hold.
+// It reads every result and gradient once more and keeps what it counted until reset(): a step that is watched is
+// slower, and a long training is not for it. Of inspectors that are nested the inner one watches alone. Where none is
+// attached an operation pays for the test of one pointer. Gradients are seen as backward computes them: with a
+// GradScaler they are the scaled ones, which is what FP16 has to hold.
 #pragma once
 
 #include <deque>
@@ -39,9 +40,11 @@ class Inspector : private Observer {
     std::vector<DType> inputs;  // of those that are given: data, then parameters
     DType output = DType::F32;
     int64_t calls = 0;
-    int64_t casts = 0, cast_bytes = 0;  // made for it, their gradients' way back included; bytes read and written
-    int64_t copies_used = 0;            // compute copies of parameters that were there, without a cast
-    int64_t copies_made = 0;            // those that had to be cast from the masters first
+    // Casts of data made for it, their gradients' way back included; bytes read and written. (Those of parameters are
+    // copies, below.)
+    int64_t casts = 0, cast_bytes = 0;
+    int64_t copies_used = 0;  // compute copies of parameters that were there, without a cast
+    int64_t copies_made = 0;  // those that had to be cast from the masters first
     std::optional<DType> gradient_dtype, weight_gradient_dtype;  // unset where there was none
     kernels::ValueCounts gradient;                               // of the output
     kernels::ValueCounts weight_gradient;                        // of the parameters
@@ -67,7 +70,7 @@ class Inspector : private Observer {
     Tensor gradient, weight_gradient;             // counters on the device
   };
   struct Event {
-    const Row* row;
+    const Row* row;  // a cast's: of the operation that it was made for, once there is one
     bool in_backward;
     std::string what;
     Tensor found;  // int32 flag
@@ -76,11 +79,13 @@ class Inspector : private Observer {
   void backward(const char* op, uint64_t id, const Tensor& dy, const std::vector<Tensor>& gradients) override;
   void compute_copy(const ParameterState& parameter, DType dtype, bool fresh) override;
   void enter(const void* object) override { scopes_.push_back(object); }
-  void leave() override { scopes_.pop_back(); }
+  void leave() override {
+    if (!scopes_.empty()) scopes_.pop_back();
+  }
 
   void attach();
   std::string current_layer() const;
-  void check(const Row& row, bool in_backward, std::string what, const Tensor& x);
+  void check(const Row* row, bool in_backward, std::string what, const Tensor& x);
 
   std::unordered_map<const void*, std::string> names_;  // of modules and ParameterStates
   std::vector<const void*> scopes_;                     // innermost last
@@ -89,6 +94,7 @@ class Inspector : private Observer {
   std::deque<Event> events_;
   Operation pending_;  // casts and copies since the last operation: made for the next one
   std::vector<uint64_t> pending_ids_;
+  size_t events_placed_ = 0;  // events before have their row
   Observer* before_ = nullptr;
 };
 

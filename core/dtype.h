@@ -161,18 +161,8 @@ decltype(auto) visit_training(DType dtype, const char* op, F&& f) {
 // The same and FP64, which exists on the CPU for gradient checks and references.
 template <typename F>
 decltype(auto) visit_floating(DType dtype, const char* op, F&& f) {
-  switch (dtype) {
-    case DType::F32:
-      return f(TypeTag<float>{});
-    case DType::F16:
-      return f(TypeTag<Half>{});
-    case DType::BF16:
-      return f(TypeTag<BFloat16>{});
-    case DType::F64:
-      return f(TypeTag<double>{});
-    default:
-      fail("[{}] takes a floating dtype, not {}", op, name_of(dtype));
-  }
+  DEMI_CHECK(is_floating(dtype), "[{}] takes a floating dtype, not {}", op, name_of(dtype));
+  return dtype == DType::F64 ? f(TypeTag<double>{}) : visit_training(dtype, op, std::forward<F>(f));
 }
 
 template <typename F>

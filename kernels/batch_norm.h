@@ -42,7 +42,7 @@ BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Te
 BatchNormResult batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                                 const Tensor& running_mean, const Tensor& running_var, const BatchNormOptions& options);
 
-// With g = dy where y > 0 (relu) else 0, xhat = (x - mean) * inv_std and m rows:
+// With g = 0 where y <= 0 (relu) else dy, so that a NaN stays one, xhat = (x - mean) * inv_std and m rows:
 //   dresidual = g, dbias = sum g, dweight = sum g xhat,
 //   dx = weight inv_std (g - (dbias + xhat dweight) / m)  in training,  weight inv_std g  in eval.
 // dx has x's dtype and dweight, dbias the statistics' ([C]); pass dresidual, dweight, dbias undefined to leave them

@@ -29,8 +29,8 @@ inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(BinaryOp::Mu
 inline Tensor div(const Tensor& a, const Tensor& b) { return binary(BinaryOp::Div, a, b); }
 inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(BinaryOp::Maximum, a, b); }
 
-// The gradient of maximum(a, b) for a, before it is summed to a's shape: dy where a > b, dy/2 where they are equal,
-// else 0. dy: the broadcast shape -> the same shape.
+// The gradient of maximum(a, b) for a, before it is summed to a's shape: 0 where a < b, dy/2 where they are equal, else
+// dy: it passes where one of them is NaN. dy: the broadcast shape -> the same shape.
 inline Tensor maximum_backward(const Tensor& dy, const Tensor& a, const Tensor& b) {
   check_same_device("maximum_backward", dy, a);
   check_same_device("maximum_backward", a, b);

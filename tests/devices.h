@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, D
 inline std::vector<double> values_of(const Tensor& x) {
   return kernels::cast(x.to(Device::cpu()), DType::F64).to_vector<double>();
 }
+
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // The spacing of values near 1.
 inline double epsilon_of(DType dtype) {

@@ -189,6 +189,20 @@ TEST_P(Inspect, NamesTheFirstGradientThatIsNotFinite) {
   EXPECT_TRUE(first->in_backward);
 }
 
+// A cast to FP16 that overflows is told as such, not as a fault of the operation it was made for.
+TEST_P(Inspect, NamesACastThatOverflows) {
+  Training t(device(), DType::F16);
+  std::vector<double> values = values_of(t.images);
+  values[17] = 70000;
+  t.images = tensor_of(values, t.images.shape(), DType::F32, device());
+  amp::Inspector inspector(*t.model);
+  t.step();
+  const auto first = inspector.first_non_finite();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->layer, "conv1");
+  EXPECT_EQ(first->what, "the cast of an input");
+}
+
 TEST_P(Inspect, ChangesNothingAndLeavesNothingBehind) {
   const WithoutPlanSearch deterministic;
   Training plain(device(), DType::F16), watched(device(), DType::F16);

@@ -24,59 +24,6 @@ BatchNormResult train(const Tensor& x, const BatchNormOptions& options = {}) {
   return batch_norm_train(x, {}, {}, {}, mean, var, options);
 }
 
-// n values a and b in turn, one channel.
-Tensor alternating(double a, double b, int64_t n, DType dtype, Device device) {
-  Values v;
-  for (int64_t i = 0; i < n; ++i) v.push_back(i % 2 ? b : a);
-  return tensor_of(v, {n, 1}, dtype, device);
-}
-
-TEST_P(BatchNormTest, LargeMeanDoesNotCancelTheVariance) {
-  const Tensor x = alternating(9999, 10001, 1024, DType::F32, device());
-  const BatchNormResult r = train(x);
-  EXPECT_EQ(values_of(r.mean)[0], 10000);
-  EXPECT_NEAR(values_of(r.inv_std)[0], 1 / std::sqrt(1 + 1e-5), 1e-7);
-  Values expected;
-  for (int i = 0; i < 1024; ++i) expected.push_back(i % 2 ? 0.999995 : -0.999995);
-  expect_close(values_of(r.y), expected, 0, 1e-6, "outputs");
-
-  Tensor dx = Tensor::empty(x.shape(), DType::F32, device()), none;
-  Tensor dweight = Tensor::empty({1}, DType::F32, device()), dbias = dweight.clone();
-  batch_norm_backward(tensor_of(noise(1024), {1024, 1}, DType::F32, device()), x, r.y, {}, r, false, true, dx, none,
-                      dweight, dbias);
-  for (const double v : values_of(dx)) ASSERT_TRUE(std::isfinite(v));
-}
-
-TEST_P(BatchNormTest, ConstantChannelHasVarianceZero) {
-  Tensor mean = full({3}, 0, DType::F32, device()), var = full({3}, 0, DType::F32, device());
-  const Tensor x = full({16, 8, 8, 3}, 100, DType::F32, device());
-  const BatchNormResult r = batch_norm_train(x, {}, {}, {}, mean, var, {.momentum = 1});
-  expect_close(values_of(var), {0, 0, 0}, 0, 0, "variance");
-  expect_close(values_of(mean), {100, 100, 100}, 0, 0, "mean");
-  expect_close(values_of(r.y), Values(static_cast<size_t>(x.numel()), 0), 0, 0, "outputs");
-}
-
-TEST_P(BatchNormTest, HalfChannelWhoseSquaresOverflow) {
-  const BatchNormResult r = train(alternating(299.5, 300.5, 1024, DType::F16, device()));
-  EXPECT_EQ(values_of(r.mean)[0], 300);
-  EXPECT_NEAR(values_of(r.inv_std)[0], 1 / std::sqrt(0.25 + 1e-5), 1e-6);
-  for (const double v : values_of(r.y)) ASSERT_NEAR(std::fabs(v), 0.99998, 0x1p-11);
-}
-
-TEST_P(BatchNormTest, RunningVarianceIsUnbiasedAndMomentumWeighsTheNewValue) {
-  Tensor mean = full({1}, 0, DType::F32, device()), var = full({1}, 1, DType::F32, device());
-  const BatchNormResult r =
-      batch_norm_train(tensor_of({1, 2, 3, 4}, {4, 1}, DType::F32, device()), {}, {}, {}, mean, var, {});
-  EXPECT_NEAR(values_of(var)[0], 1.0666667, 1e-6);  // 0.9 + 0.1 * 1.25 * 4/3; biased would be 1.025
-  EXPECT_NEAR(values_of(mean)[0], 0.25, 1e-6);
-  EXPECT_NEAR(values_of(r.inv_std)[0], 1 / std::sqrt(1.25 + 1e-5), 1e-6);  // the output takes the biased one
-  fill(mean, 0);
-  fill(var, 1);
-  batch_norm_train(tensor_of({10, 12}, {2, 1}, DType::F32, device()), {}, {}, {}, mean, var, {});
-  EXPECT_NEAR(values_of(mean)[0], 1.1, 1e-6);
-  EXPECT_NEAR(values_of(var)[0], 1.1, 1e-6);
-}
-
 TEST_P(BatchNormTest, OneValueAChannelIsAnErrorInTrainingAndChangesNothing) {
   Tensor mean = full({4}, 2, DType::F32, device()), var = full({4}, 3, DType::F32, device());
   const auto attempt = [&](const Shape& shape) {
@@ -182,15 +129,6 @@ TEST_P(BatchNormTest, WorksWithoutAffineParametersOrTheirGradients) {
   expect_close(values_of(dx), e.dx, 2e-3, 1e-4, "dx");
 }
 
-TEST_P(BatchNormTest, NaNReachesTheOutputThroughTheRelu) {
-  Values v(64, 1);
-  v[9] = std::nan("");
-  const BatchNormResult r = train(tensor_of(v, {32, 2}, DType::F16, device()), {.relu = true});
-  const Values y = values_of(r.y);
-  EXPECT_TRUE(std::isnan(y[9]));
-  EXPECT_FALSE(std::isnan(y[8]));  // the other channel
-}
-
 TEST(BatchNormThreadsTest, ResultsDoNotDependOnTheNumberOfThreads) {
   const Tensor x = tensor_of(noise(32 * 32 * 32 * 16), {32, 32, 32, 16}, DType::F32);
   const int before = num_threads();
@@ -245,13 +183,6 @@ TEST_P(LayerNormTest, MatchesTheFormulasForEveryDtype) {
         expect_close(values_of(g.dweight), dweight, 1e-5, tiny, "dweight " + shape.str());
         expect_close(values_of(g.dbias), dbias, 1e-5, tiny, "dbias " + shape.str());
       }
-}
-
-TEST_P(LayerNormTest, LargeMeanDoesNotCancelTheVariance) {
-  Values v;
-  for (int i = 0; i < 256; ++i) v.push_back(i % 2 ? 10001 : 9999);
-  const LayerNormResult r = layer_norm(tensor_of(v, {1, 256}, DType::F32, device()), {}, {}, 1e-5);
-  for (const double y : values_of(r.y)) ASSERT_NEAR(std::fabs(y), 0.999995, 1e-6);
 }
 
 TEST_P(LayerNormTest, EmptyBatchHasZeroParameterGradients) {

@@ -35,7 +35,7 @@ DEMI_ON_ALL_DEVICES(Lessons);
 
 TEST_P(Lessons, EachRunsAndItsPredictionsHold) {
   const auto questions = listed(run("amp_lessons", {}).out);
-  ASSERT_GE(questions.size(), 4u);
+  ASSERT_GE(questions.size(), 8u);
   for (const auto& [name, question] : questions) {
     const Result r = run("amp_lessons", on_device({name, "--fast", "--out", "charts"}));
     EXPECT_EQ(r.code, 0) << name << r.out << r.err;
@@ -53,7 +53,7 @@ TEST_P(Lessons, EachRunsAndItsPredictionsHold) {
 }
 
 TEST_P(Lessons, PrintTheSameEachTime) {
-  for (const char* name : {"sums", "underflow"}) {
+  for (const char* name : {"sums", "underflow", "dynamic_scale", "memory"}) {
     const Words words = on_device({name, "--data", "synthetic:320", "--fast"});
     EXPECT_EQ(run("amp_lessons", words).out, run("amp_lessons", words).out) << name;
   }

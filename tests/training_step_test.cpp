@@ -1,12 +1,11 @@
 // Whole training steps, from batch to weights: what a user would notice when a part of mixed precision is wrong.
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <string_view>
 
 #include "demi/kernels/fill.h"
 #include "demi/nn/functional/arithmetic.h"
-#include "demi/nn/functional/linear.h"
-#include "demi/nn/functional/shape.h"
 #include "training.h"
 
 #if DEMI_CUDA
@@ -108,46 +107,6 @@ TEST_P(TrainingStep, ComesDownFromAScaleFarTooLargeInThePredictedNumberOfSteps) 
   EXPECT_LT(half.loss.item<float>(), 0.7f * full.loss.item<float>()) << "it learns";
 }
 
-// Six batches in windows of four: the last window divides by the two that are there, and nothing is left over.
-TEST_P(TrainingStep, AccumulationDividesAShortLastWindowByWhatIsInIt) {
-  for (const DType dtype : {DType::F32, DType::F16}) {
-    const Parameter w(tensor_of({1, 1}, {1, 2}, DType::F32, device()));
-    optim::SGD sgd(std::vector{w}, {.lr = 1});
-    amp::GradScaler scaler({.init_scale = 256, .enabled = dtype == DType::F16});
-    double expected = 1;
-    for (const int window : {4, 2}) {
-      sgd.zero_grad();
-      for (int i = 0; i < window; ++i) {
-        const amp::Autocast region(dtype);
-        const Variable x = tensor_of({1, 1}, {1, 2}, DType::F32, device());
-        const Variable y = linear(x, w);  // w0 + w1: each gradient is 1
-        backward(scaler.scale(scale(reshape(y, {}), 1.0 / window)));
-      }
-      scaler.step(sgd);
-      scaler.update();
-      expected -= 1;
-      expect_close(values_of(w.master()), {expected, expected}, 0, 0, "weights");
-    }
-  }
-}
-
-// One bad micro-batch spoils its window, once.
-TEST_P(TrainingStep, OverflowInOneMicroBatchDropsTheWholeWindowAndHalvesTheScaleOnce) {
-  const Parameter w(tensor_of({1}, {1, 1}, DType::F32, device()));
-  optim::SGD sgd(std::vector{w}, {.lr = 1});
-  amp::GradScaler scaler({.init_scale = 256});
-  sgd.zero_grad();
-  for (int i = 0; i < 4; ++i) {
-    const amp::Autocast region(DType::F16);
-    const Variable x = tensor_of({i == 1 ? 70000.0 : 1.0}, {1, 1}, DType::F32, device());
-    backward(scaler.scale(scale(reshape(linear(x, w), {}), 0.25)));
-  }
-  EXPECT_TRUE(scaler.step(sgd).skipped());
-  scaler.update();
-  EXPECT_EQ(w.master().item<float>(), 1.0f);
-  EXPECT_EQ(scaler.get_scale(), 128);
-}
-
 // One layer's own precision holds inside a region and outside of it, and gradients come back to the layers below.
 TEST_P(TrainingStep, SetPrecisionFixesTheClassifierAndNothingElse) {
   Training t(device(), DType::F16);
@@ -187,6 +146,14 @@ TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
     EXPECT_EQ(values_of(y.tensor())[0], 1 + 0x1p-20);
   }
   EXPECT_EQ(linear(half, w).dtype(), DType::F16);
+}
+
+// docs/mixed_precision.md shows the table that this code follows.
+TEST(AutocastTable, IsTheOneInTheDocs) {
+  std::ifstream in(std::string(DEMI_SOURCE_DIR) + "/docs/mixed_precision.md");
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(page.find(amp::op_table()), std::string::npos) << "put this into docs/mixed_precision.md:\n"
+                                                           << amp::op_table();
 }
 
 // The printed table is the policy: each operation once, under the rule that prepare() follows.

@@ -145,7 +145,7 @@ void batch_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& y, con
     const A* inverse = inv_std.data<A>();
     const A* gain = weight.defined() ? weight.data<A>() : nullptr;
     // g: the gradient that passed the ReLU.
-    const auto gate = [](A g, A z) { return z > A(0) ? g : A(0); };
+    const auto gate = [](A g, A z) { return z <= A(0) ? A(0) : g; };
 
     // sums[c] = sum g, sums[C + c] = sum g xhat
     std::vector<double> sums(2 * per_channel, 0.0);

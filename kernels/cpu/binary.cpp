@@ -92,9 +92,9 @@ void maximum_backward(const Tensor& dy, const Tensor& a, const Tensor& b, Tensor
           const A* va = read_a(pa + from[0] + at * stride_a, stride_a, n);
           const A* vb = read_b(pb + from[1] + at * stride_b, stride_b, n);
           map_block(
-              n, [](A g, A x, A y) { return x > y    ? g
+              n, [](A g, A x, A y) { return x < y    ? A(0)
                                             : x == y ? g / A(2)
-                                                     : A(0); }, writer.at(out + to + at),
+                                                     : g; }, writer.at(out + to + at),
               read_g(pg + to + at, n), va, vb);
           writer.commit(out + to + at, n);
         }

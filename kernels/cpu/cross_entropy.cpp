@@ -9,11 +9,12 @@
 namespace demi::kernels::cpu {
 namespace {
 
-const int64_t* checked_labels(const char* op, const Tensor& labels, int64_t classes) {
+const int64_t* checked_labels(const Tensor& labels, int64_t classes) {
   const int64_t* label = labels.data<int64_t>();
   for (int64_t n = 0; n < labels.numel(); ++n)
     DEMI_CHECK(label[n] >= 0 && label[n] < classes,
-               "[{}] label {} of sample {} is out of range: the classes are 0 to {}", op, label[n], n, classes - 1);
+               "[cross_entropy] label {} of sample {} is out of range: the classes are 0 to {}", label[n], n,
+               classes - 1);
   return label;
 }
 
@@ -32,7 +33,7 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
     using T = typename decltype(type)::type;
     using A = Accumulator<T>;
     const int64_t samples = logits.size(0), classes = logits.size(1);
-    const int64_t* label = checked_labels("cross_entropy", labels, classes);
+    const int64_t* label = checked_labels(labels, classes);
     const T* in = logits.data<T>();
     A* kept = log_sum.mutable_data<A>();
     std::vector<double> losses(static_cast<size_t>(samples));
@@ -74,7 +75,7 @@ void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor
     using T = typename decltype(type)::type;
     using A = Accumulator<T>;
     const int64_t samples = logits.size(0), classes = logits.size(1);
-    const int64_t* label = checked_labels("cross_entropy_backward", labels, classes);
+    const int64_t* label = checked_labels(labels, classes);
     const T* in = logits.data<T>();
     const A *grad = dy.data<A>(), *kept = log_sum.data<A>();
     T* out = dlogits.mutable_data<T>();

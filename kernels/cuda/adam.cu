@@ -2,7 +2,7 @@
 // and written in FP32 (24), grad is read (4 or 2), a 16-bit copy of w is written (2).
 #include "demi/kernels/adam.h"
 
-#include "demi/kernels/cuda/device.cuh"
+#include "demi/kernels/cuda/step.cuh"
 
 namespace demi::kernels::cuda {
 namespace {
@@ -31,42 +31,30 @@ __device__ __forceinline__ void update(float& w, float& m, float& v, float g, co
   w -= f.step_size * m / (sqrtf(v) / f.sqrt_correction + adam.eps);
 }
 
-// What a step reads and writes, as pointers; copies, `scale`, `skip` and `count` may be null.
-template <typename G>
-struct Run {
-  float *w, *m, *v;
-  const G* grad;
-  Half* copy_f16;
-  BFloat16* copy_bf16;
-  const float *lr, *scale;
-  const int *skip, *count;
-  int64_t n;
-};
-
 template <int N, typename G>
-__device__ __forceinline__ void update_at(int64_t i, const Run<G>& run, const Factors& factors, const Adam& adam) {
+__device__ __forceinline__ void update_at(int64_t i, const Run<G>& run, float* first, float* second,
+                                          const Factors& factors, const Adam& adam) {
   float w[N], g[N], m[N], v[N];
   load_floats<N>(run.w + i, w);
   load_floats<N>(run.grad + i, g);
-  load_floats<N>(run.m + i, m);
-  load_floats<N>(run.v + i, v);
+  load_floats<N>(first + i, m);
+  load_floats<N>(second + i, v);
 #pragma unroll
   for (int j = 0; j < N; ++j) update(w[j], m[j], v[j], g[j] * factors.inv_scale, factors, adam);
-  store_floats<N>(run.w + i, w);
-  store_floats<N>(run.m + i, m);
-  store_floats<N>(run.v + i, v);
-  if (run.copy_f16 != nullptr) store_floats<N>(run.copy_f16 + i, w);
-  if (run.copy_bf16 != nullptr) store_floats<N>(run.copy_bf16 + i, w);
+  run.store(i, w);
+  store_floats<N>(first + i, m);
+  store_floats<N>(second + i, v);
 }
 
+// first, second: the moments m and v.
 template <int N, typename G>
-__global__ void __launch_bounds__(kThreads) adam_kernel(Run<G> run, Adam adam) {
-  if (run.skip != nullptr && *run.skip != 0) return;  // an overflow: this step never happened
+__global__ void __launch_bounds__(kThreads) adam_kernel(Run<G> run, float* first, float* second, Adam adam) {
+  if (run.skipped()) return;
   __shared__ Factors shared;
   if (threadIdx.x == 0) {  // powers in FP64 are dear, so once a block
-    const double t = run.count == nullptr ? 1.0 : static_cast<double>(*run.count) + 1.0, lr = *run.lr;
+    const double t = run.steps_before() + 1.0, lr = *run.lr;
     shared.lr = *run.lr;
-    shared.inv_scale = run.scale == nullptr ? 1.0f : static_cast<float>(1.0 / static_cast<double>(*run.scale));
+    shared.inv_scale = run.inv_scale();
     shared.beta1 = static_cast<float>(adam.beta1);
     shared.one_minus_beta1 = static_cast<float>(1.0 - adam.beta1);
     shared.beta2 = static_cast<float>(adam.beta2);
@@ -76,37 +64,22 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(Run<G> run, Adam adam) {
   }
   __syncthreads();
   const Factors factors = shared;
-  DEMI_GRID_STRIDE(i, run.n / N) update_at<N>(i * N, run, factors, adam);
-  if constexpr (N > 1) {  // the last n % N weights
-    DEMI_GRID_STRIDE(i, run.n % N) update_at<1>(run.n - 1 - i, run, factors, adam);
-  }
+  for_weights<N>(run.n, [&](auto width, int64_t i) { update_at<width>(i, run, first, second, factors, adam); });
 }
 
 }  // namespace
 
-void adam_step(const StepOperands& run, Tensor& m, Tensor& v, const AdamOptions& options) {
+void adam_step(const StepOperands& operands, Tensor& m, Tensor& v, const AdamOptions& options) {
   const Adam adam{options.beta1, options.beta2, static_cast<float>(options.eps),
                   static_cast<float>(options.weight_decay), options.decoupled};
-  Tensor master = run.master, copy_f16 = run.copy_f16, copy_bf16 = run.copy_bf16;
-  visit_cuda(run.grad.dtype(), "adam", [&](auto type) {
-    using G = typename decltype(type)::type;
-    const Run<G> r{master.mutable_data<float>(),
-                   m.mutable_data<float>(),
-                   v.mutable_data<float>(),
-                   run.grad.data<G>(),
-                   copy_f16.defined() ? copy_f16.mutable_data<Half>() : nullptr,
-                   copy_bf16.defined() ? copy_bf16.mutable_data<BFloat16>() : nullptr,
-                   run.lr.data<float>(),
-                   run.scale.defined() ? run.scale.data<float>() : nullptr,
-                   run.skip.defined() ? run.skip.data<int>() : nullptr,
-                   run.count.defined() ? run.count.data<int>() : nullptr,
-                   master.numel()};
-    const bool packs = aligned16(r.w) && aligned16(r.m) && aligned16(r.v) && aligned16(r.grad) &&
-                       aligned16(r.copy_f16) && aligned16(r.copy_bf16);
-    if (packs)
-      adam_kernel<4><<<blocks_for((r.n + 3) / 4, master), kThreads, 0, stream_of(master)>>>(r, adam);
+  visit_cuda(operands.grad.dtype(), "adam", [&](auto type) {
+    const auto run = run_of<typename decltype(type)::type>(operands);
+    float *first = m.mutable_data<float>(), *second = v.mutable_data<float>();
+    const cudaStream_t stream = stream_of(operands.master);
+    if (run.aligned() && aligned16(first) && aligned16(second))
+      adam_kernel<4><<<blocks_for((run.n + 3) / 4, operands.master), kThreads, 0, stream>>>(run, first, second, adam);
     else
-      adam_kernel<1><<<blocks_for(r.n, master), kThreads, 0, stream_of(master)>>>(r, adam);
+      adam_kernel<1><<<blocks_for(run.n, operands.master), kThreads, 0, stream>>>(run, first, second, adam);
     DEMI_CUDA_CHECK(cudaGetLastError());
   });
 }

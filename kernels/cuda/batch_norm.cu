@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
 #pragma unroll
           for (int j = 0; j < V; ++j) {
             g[j] = static_cast<float>(gradient[u].value[j]);
-            if constexpr (kRelu) g[j] = static_cast<float>(out[u].value[j]) > 0.0f ? g[j] : 0.0f;
+            if constexpr (kRelu) g[j] = static_cast<float>(out[u].value[j]) <= 0.0f ? 0.0f : g[j];
             sum_g[j] += g[j];
             sum_gx[j] += g[j] * (static_cast<float>(in[u].value[j]) - centre[j]);
           }
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           g[j] = static_cast<float>(gradient[u].value[j]);
-          if constexpr (kRelu) g[j] = static_cast<float>(out[u].value[j]) > 0.0f ? g[j] : 0.0f;
+          if constexpr (kRelu) g[j] = static_cast<float>(out[u].value[j]) <= 0.0f ? 0.0f : g[j];
           if constexpr (kTraining) g[j] -= mean_g[j] + (static_cast<float>(in[u].value[j]) - centre[j]) * slope[j];
           g[j] *= scale[j];
         }

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
     int64_t at[2];
     index.locate(i, at);
     const float g = static_cast<float>(dy[i]), u = static_cast<float>(a[at[0]]), v = static_cast<float>(b[at[1]]);
-    da[i] = static_cast<T>(u > v ? g : u == v ? 0.5f * g : 0.0f);
+    da[i] = static_cast<T>(u < v ? 0.0f : u == v ? 0.5f * g : g);
   }
 }
 

@@ -91,11 +91,13 @@ template <int kTeam, typename T>
 __global__ void __launch_bounds__(kThreads)
     loss_backward_kernel(const float* dy, const T* __restrict__ logits, const int64_t* __restrict__ labels,
                          const float* __restrict__ log_sums, int64_t samples, int64_t classes, float smoothing,
-                         float spread, Reduction reduction, T* __restrict__ dlogits) {
+                         float spread, Reduction reduction, T* __restrict__ dlogits, ErrorWord* word) {
   using team = Team<kTeam>;
   for (int64_t n = team::first_row(); n < samples; n += team::step()) {
     const int64_t label = labels[n];
-    const bool valid = label >= 0 && label < classes;  // else the forward pass has reported it
+    const bool valid = label >= 0 && label < classes;
+    if (!valid && team::lane() == 0)
+      report_error(word, ErrorWord::LabelOutOfRange, static_cast<int>(classes), n, label);
     float g = dy[reduction == Reduction::None ? n : 0];
     if (reduction == Reduction::Mean) g /= static_cast<float>(samples);
     const float log_sum = log_sums[n], largest = team::largest(logits + n * classes, classes);
@@ -183,7 +185,8 @@ void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor
     with_team(logits.size(1), [&](auto team) {
       loss_backward_kernel<team><<<blocks_for(logits.size(0) * team, logits), kThreads, 0, stream_of(logits)>>>(
           dy.data<float>(), logits.data<T>(), labels.data<int64_t>(), log_sum.data<float>(), logits.size(0),
-          logits.size(1), static_cast<float>(smoothing), spread, reduction, dlogits.mutable_data<T>());
+          logits.size(1), static_cast<float>(smoothing), spread, reduction, dlogits.mutable_data<T>(),
+          error_word(logits.device()));
     });
   });
 }

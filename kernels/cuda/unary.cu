@@ -9,51 +9,12 @@
 namespace demi::kernels::cuda {
 namespace {
 
-// visit_unary for device code: f(Functor{}).
-template <typename F>
-__device__ __forceinline__ void visit_op(UnaryOp op, const F& f) {
-  switch (op) {
-    case UnaryOp::Neg:
-      return f(Neg{});
-    case UnaryOp::Abs:
-      return f(Abs{});
-    case UnaryOp::Square:
-      return f(Square{});
-    case UnaryOp::Sqrt:
-      return f(Sqrt{});
-    case UnaryOp::Rsqrt:
-      return f(Rsqrt{});
-    case UnaryOp::Reciprocal:
-      return f(Reciprocal{});
-    case UnaryOp::Exp:
-      return f(Exp{});
-    case UnaryOp::Log:
-      return f(Log{});
-    case UnaryOp::Pow:
-      return f(Pow{});
-    case UnaryOp::Clamp:
-      return f(Clamp{});
-    case UnaryOp::Relu:
-      return f(Relu{});
-    case UnaryOp::Tanh:
-      return f(Tanh{});
-    case UnaryOp::Sigmoid:
-      return f(Sigmoid{});
-    case UnaryOp::Silu:
-      return f(Silu{});
-    case UnaryOp::Gelu:
-      return f(Gelu{});
-    case UnaryOp::Softplus:
-      return f(Softplus{});
-  }
-}
-
 struct Forward {
   UnaryOp op;
   float a, b;
   template <int N>
   __device__ void operator()(const float (&in)[1][N], float (&out)[N]) const {
-    visit_op(op, [&](auto f) {
+    visit_unary(op, [&](auto f) {
 #pragma unroll
       for (int j = 0; j < N; ++j) out[j] = f.forward(in[0][j], a, b);
     });
@@ -66,7 +27,7 @@ struct Backward {
   float a, b;
   template <int N>
   __device__ void operator()(const float (&in)[2][N], float (&out)[N]) const {
-    visit_op(op, [&](auto f) {
+    visit_unary(op, [&](auto f) {
 #pragma unroll
       for (int j = 0; j < N; ++j) out[j] = f.backward(in[0][j], in[1][j], in[1][j], a, b);
     });
