@@ -31,7 +31,7 @@ void check_options(const GradScalerOptions& o) {
 int whole(const std::map<std::string, double>& state, const char* name) {
   const double value = state.at(name);
   DEMI_CHECK(std::fabs(value) <= std::numeric_limits<int>::max() && value == std::floor(value),
-             "[grad_scaler] the saved {} is {}, which is no whole number", name, value);
+             "[grad_scaler] the saved {} is {}, not a whole number that fits", name, value);
   return static_cast<int>(value);
 }
 }  // namespace
@@ -69,8 +69,11 @@ void GradScaler::check_started(const char* call) const {
 GradScaler::PerOptimizer& GradScaler::found_for(optim::Optimizer& optimizer) {
   DEMI_CHECK(optimizer.device() == scale_.device(), "[grad_scaler] the loss is on {}, the optimizer on {}",
              scale_.device(), optimizer.device());
-  PerOptimizer& found = per_optimizer_[&optimizer];
-  found.parameters = optimizer.shared_parameters();
+  const OverflowWitness::Parameters parameters = optimizer.shared_parameters();
+  DEMI_CHECK(per_optimizer_.contains(parameters.get()) || per_optimizer_.size() < kernels::kMostLossScaleFlags,
+             "[grad_scaler] one scaler serves at most {} optimizers between two updates", kernels::kMostLossScaleFlags);
+  PerOptimizer& found = per_optimizer_[parameters.get()];
+  found.parameters = parameters;
   return found;
 }
 
@@ -109,7 +112,7 @@ void GradScaler::update() {
   check_started("update");
   std::vector<Tensor> found;
   std::vector<OverflowWitness::Parameters> parameters;
-  for (const auto& [optimizer, mine] : per_optimizer_) {
+  for (const auto& [list, mine] : per_optimizer_) {
     if (mine.found_inf.defined()) found.push_back(mine.found_inf);
     parameters.push_back(mine.parameters);
   }
@@ -158,7 +161,9 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   loaded.backoff_factor = state.at("backoff_factor");
   loaded.growth_interval = whole(state, "growth_interval");
   check_options(loaded);  // before anything is changed
-  host_tracker_ = whole(state, "growth_tracker");
+  const int tracker = whole(state, "growth_tracker");
+  DEMI_CHECK(tracker >= 0, "[grad_scaler] the saved growth_tracker is {}: it counts steps", tracker);
+  host_tracker_ = tracker;
   options_ = loaded;
   host_scale_ = loaded.init_scale;
   per_optimizer_.clear();

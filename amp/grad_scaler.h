@@ -62,7 +62,8 @@ class GradScaler {
   optim::StepOutcome step(optim::Optimizer& optimizer);
   // Adjusts S by what was found in any optimizer since the last update.
   void update();
-  // Sets S and forgets what was found; the growth tracker stays.
+  // Sets S and forgets what was found; the growth tracker stays. Overflows in a row are not counted here: a scale that
+  // is set at every step is the caller's choice.
   void update(double new_scale);
 
   bool enabled() const { return options_.enabled; }
@@ -89,7 +90,8 @@ class GradScaler {
   double host_scale_;  // what scale_ starts from, until the first scale() knows the device
   int host_tracker_ = 0;
   Tensor scale_, tracker_, overflows_;
-  std::map<optim::Optimizer*, PerOptimizer> per_optimizer_;
+  // By the optimizer's list of parameters, which the entry keeps alive: an optimizer may end before update().
+  std::map<const void*, PerOptimizer> per_optimizer_;
   OverflowWitness witness_;
 };
 

@@ -120,7 +120,7 @@ std::string Inspector::table() const {
   }
   text += fmt::format(
       "\nzero: exactly 0. lost: not 0, but 0 in FP16. subnormal: below 2^-14, with fewer bits. overflow: beyond 65504, "
-      "infinite or NaN.\nexponents of the values before rounding: below 2^-24 | FP16's subnormals | its normal "
+      "infinite or NaN.\nexponents of the values as they are stored: below 2^-24 | FP16's subnormals | its normal "
       "numbers, below 2^16 | beyond\n");
   text += fmt::format("casts: {} ({}); compute copies: {} used, {} made\n", sum.casts, bytes_text(sum.cast_bytes),
                       sum.copies_used, sum.copies_made);

@@ -13,7 +13,8 @@ bool is_finite(const Tensor& x) {
 }
 
 // Backward goes from the last layer to the first, and a gradient that is not finite spoils those of all layers that
-// come after it on that way. So the last parameter, in the model's order, was the first whose gradient overflowed.
+// come after it on that way. So the last parameter, in the model's order,
+// was the first whose gradient overflowed.
 std::string first_to_overflow(const std::vector<OverflowWitness::Parameters>& lists) {
   const ParameterState* first = nullptr;
   for (const auto& list : lists)

@@ -37,9 +37,13 @@ const Tensor& FlatStorage::copy(DType dtype) {
     backend::around_replays(
         &c,
         [weak = weak_from_this(), dtype] {
-          if (const auto self = weak.lock()) (void)self->copy(dtype);
+          const auto self = weak.lock();
+          DEMI_CHECK(self, "[graph] the parameters that this graph was captured with are gone or moved: capture again");
+          (void)self->copy(dtype);
         },
         nullptr);
+  DEMI_CHECK(fresh(dtype) || !backend::capturing_graph(),
+             "[graph] the {} compute copies are not there yet: run the step once before it is captured", dtype);
   if (fresh(dtype)) return c.values;
   if (!c.values.defined()) {
     const memory::Scope scope(memory::Category::ComputeCopies);
@@ -68,10 +72,10 @@ void FlatStorage::copies_written() {
 void FlatStorage::follow_replays() {
   std::vector<DType> written;
   for (const DType dtype : {DType::F16, DType::BF16})
-    if (existing_copy(dtype).defined()) (void)copy(written.emplace_back(dtype));
+    if (fresh(dtype)) written.push_back(dtype);
   backend::around_replays(this, nullptr, [weak = weak_from_this(), written] {
     const auto self = weak.lock();
-    if (!self) return;
+    if (!self) return;                  // found before the next launch
     (void)self->master_.mutable_raw();  // raises the version, which the device's writes do not
     for (const DType dtype : written) self->copies_[slot(dtype)].master_version = self->master_.version();
   });

@@ -84,8 +84,10 @@ class ParameterState {
   // C of a filter [K, R, S, C] or of a matrix that takes flattened images [K, (H, W, C)]; 0: neither. Where channels
   // come first, as in PyTorch, such weights lie in another order.
   int64_t channels = 0;
-  std::string name{};  // "layer1.0.conv1.weight", for messages; given by the module that listed it
-  int64_t order = 0;   // among the parameters of that module
+  // "layer1.0.conv1.weight" and the place among the model's parameters: for messages, given by the outermost module
+  // that was moved or listed.
+  std::string name{};
+  int64_t order = 0;
 
  private:
   Tensor master_;

@@ -22,7 +22,11 @@ std::string overflow_message(Device device, int in_a_row, int64_t step) {
     const std::lock_guard lock(mutex);
     if (const auto it = witnesses().find(key_of(device)); it != witnesses().end()) witness = it->second;
   }
-  const std::string who = witness ? witness() : "";
+  std::string who;
+  try {
+    if (witness) who = witness();
+  } catch (const std::exception&) {  // out of memory, say: the overflow is what must be told
+  }
   return fmt::format(
       "[grad_scaler] {} steps in a row overflowed (step {}){}{}: no loss scale helps; look for a NaN in data or "
       "weights, or lower the learning rate",

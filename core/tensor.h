@@ -36,7 +36,7 @@ class Tensor {
   Device device() const { return storage_ ? storage_->device() : Device::cpu(); }
 
   // The elements. T must match the dtype. Reading gives a const pointer; mutable_data() is the only way to write, and
-  // raises the storage's version.
+  // raises the storage's version: get the pointer anew for each write.
   template <typename T>
   const T* data() const {
     check_type(dtype_of<T>);

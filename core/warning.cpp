@@ -13,9 +13,13 @@ std::function<void(const std::string&)> receiver;
 }  // namespace
 
 void warn(const std::string& line) {
-  const std::lock_guard lock(mutex);
-  if (receiver)
-    receiver(line);
+  std::function<void(const std::string&)> to;
+  {
+    const std::lock_guard lock(mutex);
+    to = receiver;
+  }
+  if (to)
+    to(line);
   else
     fmt::print(stderr, "demi: warning: {}\n", line);
 }

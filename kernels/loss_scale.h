@@ -7,6 +7,8 @@
 
 namespace demi::kernels {
 
+constexpr size_t kMostLossScaleFlags = 8;  // optimizers that one scaler serves between two updates
+
 struct LossScaleOptions {
   double growth_factor = 2.0, backoff_factor = 0.5;
   int growth_interval = 2000;
@@ -20,10 +22,11 @@ struct LossScaleOptions {
 DEMI_BACKENDS(void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions& options, Tensor& scale,
                                      Tensor& tracker, Tensor& overflows, const Tensor& random_step);)
 
-// At most 8 flags. random_step (int64) is only named in the error.
+// At most kMostLossScaleFlags flags. random_step (int64) is only named in the error.
 inline void update_loss_scale(const std::vector<Tensor>& found, const LossScaleOptions& options, Tensor& scale,
                               Tensor& tracker, Tensor& overflows, const Tensor& random_step) {
-  DEMI_CHECK(found.size() <= 8, "[loss_scale] one scaler serves at most 8 optimizers, not {}", found.size());
+  DEMI_CHECK(found.size() <= kMostLossScaleFlags, "[loss_scale] one scaler serves at most {} optimizers, not {}",
+             kMostLossScaleFlags, found.size());
   DEMI_DISPATCH(scale, update_loss_scale, found, options, scale, tracker, overflows, random_step);
 }
 

@@ -8,7 +8,7 @@
 
 namespace demi::kernels {
 
-// Counters, in the order of the tensor that the kernel fills. Every value is in one of the first five kinds or has an
+// Counters, in the order of the tensor that the kernel fills. Every value is in one of the first three kinds or has an
 // exponent; the last three say what becomes of finite non-zero values when they are rounded to FP16.
 struct ValueCounts {
   static constexpr int kLowest = -149, kHighest = 127;  // floor(log2 |x|) of FP32's finite values

@@ -10,7 +10,7 @@ namespace demi::nn {
 namespace {
 
 using Json = nlohmann::json;
-constexpr const char* kFormat = "demi-checkpoint-1";
+constexpr const char* kFormat = "demi-checkpoint-2";  // 1 had no num_batches_tracked
 
 bool is_checkpoint(const Safetensors& file) {
   const auto format = file.metadata.find("format");
@@ -19,6 +19,10 @@ bool is_checkpoint(const Safetensors& file) {
 
 Safetensors read(const std::filesystem::path& path) {
   Safetensors file = read_safetensors(path);
+  const auto format = file.metadata.find("format");
+  DEMI_CHECK(is_checkpoint(file) || format == file.metadata.end() || !format->second.starts_with("demi-checkpoint-"),
+             "{}: a checkpoint of another version of demi: it is a {}, this one reads {}", path.string(),
+             format->second, kFormat);
   DEMI_CHECK(is_checkpoint(file), "{}: weights or something else, not a checkpoint of a training", path.string());
   DEMI_CHECK(file.checksummed, "{}: the checkpoint has lost its checksum: it is damaged", path.string());
   return file;
@@ -55,8 +59,8 @@ Notes load_checkpoint(const std::filesystem::path& path, const Training& trainin
     // All is read and checked before anything is written.
     const auto scaler = Json::parse(file.metadata.at("scaler")).get<std::map<std::string, double>>();
     DEMI_CHECK(scaler.empty() != training.scaler.enabled(),
-               "saved {} a loss scaler, resumed {} one: use the same precision", scaler.empty() ? "without" : "with",
-               training.scaler.enabled() ? "with" : "without");
+               "saved {} a loss scaler, resumed {} one: use the same precision (and the same DEMI_AMP)",
+               scaler.empty() ? "without" : "with", training.scaler.enabled() ? "with" : "without");
     for (const auto& [name, value] : training.scaler.state_dict())
       DEMI_CHECK(scaler.contains(name), "the saved loss scaler has no '{}'", name);
     const Json random = Json::parse(file.metadata.at("random"));

@@ -20,15 +20,25 @@ Variable Module::operator()(const Variable& x) {
 }
 
 ParameterList Module::parameters() const {
+  name_parameters();
   ParameterList list;
-  int64_t order = 0;
-  for (const auto& [name, p] : named_parameters()) {
-    p.parameter().name = name;
-    p.parameter().order = order++;
+  for (const auto& [name, p] : named_parameters())
     if (p.requires_grad()) list.parameters.push_back(p);
-  }
   for (const auto& [name, b] : named_buffers()) list.buffers.push_back(b);
   return list;
+}
+
+// The outermost module gives the longest names, and those stay.
+void Module::name_parameters() const {
+  int64_t order = 0;
+  for (const auto& [name, p] : named_parameters()) {
+    ParameterState& state = p.parameter();
+    if (name.size() > state.name.size()) {
+      state.name = name;
+      state.order = order;
+    }
+    ++order;
+  }
 }
 
 Named<Parameter> Module::named_parameters(const std::string& prefix) const {
@@ -60,6 +70,7 @@ void Module::train(bool on) {
 }
 
 void Module::to(Device device) {
+  name_parameters();
   for (auto& [name, p] : named_parameters()) p.to(device);
   for (auto& [name, b] : named_buffers()) b.to(device);
 }

@@ -65,6 +65,7 @@ class Module {
   }
 
  private:
+  void name_parameters() const;  // tells parameters what they are called, for messages
   Named<Parameter> parameters_;
   Named<Buffer> buffers_;
   std::vector<Child> children_;

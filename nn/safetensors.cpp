@@ -99,7 +99,10 @@ Tensor read_tensor(const std::string& file, const std::string& name, const Json&
   DEMI_CHECK(begin <= end && end <= available,
              "{}: tensor '{}' reaches to byte {} of {}: the file is cut short or damaged", file, name, end, available);
   uint64_t bytes = size_of(known->dtype);
-  std::vector<int64_t> dims = entry.at("shape").get<std::vector<int64_t>>();
+  const Json& shape = entry.at("shape");
+  DEMI_CHECK(std::all_of(shape.begin(), shape.end(), [](const Json& d) { return d.is_number_integer(); }),
+             "{}: tensor '{}' has a shape that is not of whole numbers: the header is damaged", file, name);
+  const std::vector<int64_t> dims = shape.get<std::vector<int64_t>>();
   DEMI_CHECK(dims.size() <= Shape::kMaxRank, "{}: tensor '{}' has {} axes, demi's have at most {}", file, name,
              dims.size(), Shape::kMaxRank);
   const bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
@@ -121,11 +124,41 @@ Tensor read_tensor(const std::string& file, const std::string& name, const Json&
 // Where a file is written before it gets its name.
 std::filesystem::path partial(const std::filesystem::path& path) { return path.string() + ".partial"; }
 
+// The file that a path names, behind symbolic links. Renaming onto a device, a pipe or a folder would replace it.
+std::filesystem::path target_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path target =
+      std::filesystem::is_symlink(path, error) ? std::filesystem::weakly_canonical(path, error) : path;
+  const auto status = std::filesystem::status(target, error);
+  DEMI_CHECK(!std::filesystem::is_directory(status), "{}: cannot be written: it is a folder, not a file",
+             path.string());
+  DEMI_CHECK(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
+             "{}: cannot be written: it is a device or a pipe, not a file", path.string());
+  return target;
+}
+
+// Tensors must fill the data without gaps and without sharing bytes: anything else is damage that would go unseen.
+void check_layout(const std::string& file, const Json& json, size_t available) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const auto& [name, entry] : json.items())
+    if (name != "__metadata__")
+      ranges.emplace_back(entry.at("data_offsets").at(0).get<uint64_t>(),
+                          entry.at("data_offsets").at(1).get<uint64_t>());
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t at = 0;
+  for (const auto& [begin, end] : ranges) {
+    DEMI_CHECK(begin == at, "{}: bytes {} to {} of the data {}: the header is damaged", file, std::min(begin, at),
+               std::max(begin, at), begin < at ? "belong to two tensors" : "belong to no tensor");
+    at = end;
+  }
+  DEMI_CHECK(at == available, "{}: {} bytes follow the last tensor: the file is damaged", file, available - at);
+}
+
 }  // namespace
 
 Safetensors read_safetensors(const std::filesystem::path& path) {
   const std::string file = path.string();
-  const File in(path, O_RDONLY);
+  const File in(path, O_RDONLY | O_NONBLOCK);  // opening a pipe must not wait for a writer
   DEMI_CHECK(in.fd() >= 0, "{}: {}", file, std::strerror(errno));
   struct stat info {};
   DEMI_CHECK(::fstat(in.fd(), &info) == 0 && S_ISREG(info.st_mode), "{}: not a file", file);
@@ -160,6 +193,7 @@ Safetensors read_safetensors(const std::filesystem::path& path) {
     }
     for (const auto& [name, entry] : json.items())
       if (name != "__metadata__") content.tensors[name] = read_tensor(file, name, entry, data, available);
+    check_layout(file, json, available);
   } catch (const Json::exception& e) {
     fail("{}: the header is damaged or no safetensors header ({})", file, e.what());
   }
@@ -194,7 +228,7 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
   const std::string mark = std::string("\"") + kChecksum + "\":\"";
   header.replace(header.find(mark) + mark.size(), 16, fmt::format("{:016x}", sum));
 
-  const std::filesystem::path temporary = partial(path);
+  const std::filesystem::path target = target_of(path), temporary = partial(target);
   const uint64_t header_bytes = header.size();
   bool ok = false;
   int error = 0;
@@ -204,9 +238,9 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
          out.write(data.data(), data.size()) && ::fsync(out.fd()) == 0;
     error = errno;
   }
-  if (ok && ::rename(temporary.c_str(), path.c_str()) == 0) {
+  if (ok && ::rename(temporary.c_str(), target.c_str()) == 0) {
     // The rename itself must survive a power cut too.
-    const File folder(path.has_parent_path() ? path.parent_path() : ".", O_RDONLY | O_DIRECTORY);
+    const File folder(target.has_parent_path() ? target.parent_path() : ".", O_RDONLY | O_DIRECTORY);
     if (folder.fd() >= 0) (void)::fsync(folder.fd());
     return;
   }
@@ -216,10 +250,7 @@ void write_safetensors(const std::filesystem::path& path, const Safetensors& con
 }
 
 void check_writable(const std::filesystem::path& path) {
-  std::error_code ignored;
-  DEMI_CHECK(!std::filesystem::is_directory(path, ignored), "{}: cannot be written: it is a folder, not a file",
-             path.string());
-  const std::filesystem::path temporary = partial(path);
+  const std::filesystem::path temporary = partial(target_of(path));
   const File probe(temporary, O_WRONLY | O_CREAT);
   DEMI_CHECK(probe.fd() >= 0, "{}: cannot be written: {}", path.string(), std::strerror(errno));
   ::unlink(temporary.c_str());

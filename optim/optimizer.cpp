@@ -130,9 +130,9 @@ void Optimizer::warn_without_scaler() {
   if (warned_ || std::none_of(parameters_->begin(), parameters_->end(), in_fp16)) return;
   warned_ = true;
   warn(
-      "[optimizer] steps with fp16 gradients and no loss scaler: those below 2^-25 are lost. Use amp::GradScaler, or "
-      "bf16, "
-      "which needs none");
+      "[optimizer] steps with fp16 gradients and no loss scaler: those of 2^-25 and below are lost. Use "
+      "amp::GradScaler, "
+      "or bf16, which needs none");
 }
 
 StepOutcome Optimizer::step(const ScaledStep& scaled) {

@@ -141,7 +141,6 @@ TEST_P(LossFault, MoreRowsThanAGridHasInOneAxis) {
 // would be finite and the step would be taken.
 TEST_P(LossFault, NaNSwallowedBetweenWeightAndLoss) {
   using Layer = std::function<Variable(const Variable&)>;
-  const Parameter gamma = parameter(Values(8, 1), {8}), beta = parameter(Values(8, 0), {8});
   const std::pair<const char*, Layer> layers[] = {
       {"nothing", [](const Variable& x) { return x; }},
       {"relu", [](const Variable& x) { return relu(x); }},

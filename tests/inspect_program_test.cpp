@@ -35,10 +35,18 @@ TEST_P(InspectProgram, LooksIntoALaterStepOfTheSameTraining) {
 
 TEST_P(InspectProgram, LeavesAnEarlierRunsResultsAlone) {
   train(tiny({"--epochs", "1", "--out", "out"}));
-  const std::string metrics = read_file(work_ / "out/metrics.jsonl"), command = read_file(work_ / "out/command.txt");
-  train(tiny({"--inspect", "--out", "out"}));
-  EXPECT_EQ(read_file(work_ / "out/metrics.jsonl"), metrics);
-  EXPECT_EQ(read_file(work_ / "out/command.txt"), command);
+  const Words files{"out/metrics.jsonl", "out/command.txt", "out/last.ckpt", "out/report.html"};
+  Words before;
+  for (const std::string& file : files) before.push_back(read_file(work_ / file));
+  train(tiny({"--inspect=15", "--out", "out", "--seed", "3"}));  // over the end of an epoch
+  // Ctrl-C on the way to the step: nothing is saved either.
+  const auto process = start("cifar_resnet", on_device(tiny({"--epochs", "3000", "--inspect=30000", "--out", "out"})));
+  while (process->output_so_far().find("epoch") == std::string::npos && !process->ended())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  process->interrupt();
+  EXPECT_EQ(process->wait().code, 130);
+  for (size_t i = 0; i < files.size(); ++i) EXPECT_EQ(read_file(work_ / files[i]), before[i]) << files[i];
+  EXPECT_FALSE(fs::exists(work_ / "cifar_resnet.ckpt"));
 }
 
 TEST_P(InspectProgram, RefusesStepsThatDoNotExistAndComparisons) {
@@ -47,6 +55,14 @@ TEST_P(InspectProgram, RefusesStepsThatDoNotExistAndComparisons) {
   expect_bad(tiny({"--inspect=11", "--stop-after", "1"}), {"--inspect=11", "10 steps"});
   expect_bad(tiny({"--inspect", "--compare", "fp32,fp16"}), {"--inspect", "leave out --compare"});
   expect_bad(tiny({"--inspect", "--out", "/proc/no"}), {"/proc/no"});
+  expect_bad(tiny({"--inspect=3", "--inspect=4"}), {"--inspect"});
+  expect_bad(tiny({"--inspect", "--save", "a"}), {"--inspect", "leave out --save"});
+  expect_bad(tiny({"--inspect", "--out", "."}), {"inspect.json"}, {.largest_file = 20000});
+}
+
+TEST_P(InspectProgram, SaysThatDemiAmp0MadeItFp32) {
+  const Result r = train(tiny({"--precision", "fp16", "--inspect"}), {.environment = {"DEMI_AMP=0"}});
+  EXPECT_NE(r.out.find("step 1 in fp32 (DEMI_AMP=0)"), std::string::npos) << r.out;
 }
 
 }  // namespace

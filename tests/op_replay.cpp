@@ -137,6 +137,7 @@ void ReplayedCase::note_what_was_not_judged() {
   for (const char* part : {"outputs", "grads", "weights_after"})
     for (const std::string& name : names(part))
       if (!judged_.contains({part, name})) failures.push_back(quoted_part(part, name) + ": demi computed none");
+  if (judged_.empty()) failures.push_back("the case gives no outputs, gradients or weights to judge by");
 }
 
 void ReplayedCase::compare(const std::string& what, const Tensor& actual, const Tensor& expected, double smallest_scale,

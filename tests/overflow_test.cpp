@@ -3,6 +3,7 @@
 #include "demi/autograd/function.h"
 #include "demi/core/warning.h"
 #include "demi/kernels/scale.h"
+#include "demi/nn/functional/arithmetic.h"
 #include "demi/nn/functional/linear.h"
 #include "demi/nn/functional/reduce.h"
 #include "training.h"
@@ -52,6 +53,25 @@ TEST_P(Overflow, TooManyInARowNameTheFirstLayerInBackward) {
   }
 }
 
+// Groups made from parts of a model name their parameters as the model does, and keep its order.
+TEST_P(Overflow, GroupsOfSubmodulesNameTheLayerOfTheWholeModel) {
+  struct Net : nn::Module {
+    nn::Linear body{{.in = 4, .out = 4}}, head{{.in = 4, .out = 4}};
+    Net() { register_modules({{"body", body}, {"head", head}}); }
+    Variable forward(const Variable& x) override { return head(body(x)); }
+  } net;
+  net.to(device());
+  optim::SGD sgd({{net.head.parameters(), {}}, {net.body.parameters(), 0.1}}, {.lr = 0.1});
+  amp::GradScaler scaler({.max_consecutive_overflows = 1});
+  backward(scaler.scale(sum(Explode::apply(net(tensor_of(noise(8), {2, 4}, DType::F32, device()))))));
+  scaler.step(sgd);
+  const std::string message = error_of([&] {
+    scaler.update();
+    synchronize(device());
+  });
+  EXPECT_NE(message.find("that of head.bias in the layer head"), std::string::npos) << message;
+}
+
 TEST_P(Overflow, ParametersWithoutANameAreToldByTheirShape) {
   const Parameter w(tensor_of({1, 2, 3}, {3}, DType::F32, device()));
   optim::SGD sgd(std::vector{w}, {.lr = 0.1});
@@ -63,6 +83,38 @@ TEST_P(Overflow, ParametersWithoutANameAreToldByTheirShape) {
     synchronize(device());
   });
   EXPECT_NE(message.find("of a parameter of shape [3]"), std::string::npos) << message;
+}
+
+TEST_P(Overflow, MoreOptimizersThanAScalerServesAreRefusedBeforeAnyStep) {
+  amp::GradScaler scaler;
+  std::vector<Parameter> weights;
+  std::vector<std::unique_ptr<optim::SGD>> optimizers;
+  Variable loss(Tensor::zeros({}, DType::F32, device()));
+  for (int i = 0; i < 9; ++i) {
+    weights.emplace_back(tensor_of({1}, {1}, DType::F32, device()));
+    optimizers.push_back(std::make_unique<optim::SGD>(std::vector{weights.back()}, optim::SGDOptions{.lr = 0.1}));
+    loss = loss + sum(weights.back());
+  }
+  backward(scaler.scale(loss));
+  for (int i = 0; i < 8; ++i) scaler.step(*optimizers[static_cast<size_t>(i)]);
+  EXPECT_NE(error_of([&] { scaler.step(*optimizers[8]); }).find("at most 8 optimizers"), std::string::npos);
+  EXPECT_EQ(weights[8].master().item<float>(), 1.0f);
+  scaler.update();
+  EXPECT_EQ(scaler.growth_tracker(), 1);
+}
+
+// An optimizer may end before update(), and another may take its place in memory.
+TEST_P(Overflow, OptimizersThatEndBeforeUpdateAreNotMixedUp) {
+  const Parameter w(tensor_of({1}, {1}, DType::F32, device()));
+  amp::GradScaler scaler;
+  for (int i = 0; i < 3; ++i) {
+    optim::SGD sgd(std::vector{w}, {.lr = 0.1});
+    sgd.zero_grad();
+    backward(scaler.scale(sum(w)));
+    EXPECT_EQ(error_of([&] { scaler.step(sgd); }), "");
+  }
+  scaler.update();
+  EXPECT_EQ(scaler.growth_tracker(), 1);
 }
 
 class Fp16WithoutAScaler : public OnDevice {

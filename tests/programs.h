@@ -64,7 +64,6 @@ class Process {
     if (setup.largest_file != RLIM_INFINITY) {
       const rlimit limit{setup.largest_file, setup.largest_file};
       setrlimit(RLIMIT_FSIZE, &limit);
-      std::signal(SIGXFSZ, SIG_IGN);  // write() then fails
     }
     if (chdir(setup.folder.c_str()) == 0) execv(path.c_str(), argv.data());
     _exit(127);

@@ -23,8 +23,8 @@
 
 namespace demi::test {
 
-// A network with running statistics and dropout, an optimizer with
-// moments, a schedule, and a loss scaler that grows, in the middle of its interval when it is saved.
+// A network with running statistics and dropout, an optimizer with moments, a schedule, and a loss scaler that grows,
+// in the middle of its interval when it is saved.
 struct Trained {
   struct Net : nn::Module {
     nn::Conv2d conv{{.in = 3, .out = 8, .kernel = 3, .padding = 1, .bias = false}};

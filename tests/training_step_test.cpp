@@ -152,7 +152,8 @@ TEST_P(TrainingStep, MixedInputsMeetInFp32AndADisabledRegionUsesTheMaster) {
 TEST(AutocastTable, IsTheOneInTheDocs) {
   std::ifstream in(std::string(DEMI_SOURCE_DIR) + "/docs/mixed_precision.md");
   const std::string page{std::istreambuf_iterator<char>(in), {}};
-  EXPECT_NE(page.find(amp::op_table()), std::string::npos) << "put this into docs/mixed_precision.md:\n" << amp::op_table();
+  EXPECT_NE(page.find(amp::op_table()), std::string::npos) << "put this into docs/mixed_precision.md:\n"
+                                                           << amp::op_table();
 }
 
 // The printed table is the policy: each operation once, under the rule that prepare() follows.

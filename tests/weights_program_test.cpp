@@ -1,4 +1,6 @@
 // cifar_resnet with weights from elsewhere: --load, --eval-only and --export, and what they refuse.
+#include <sys/stat.h>
+
 #include "demi/nn/resnet.h"
 #include "demi/nn/torch_state.h"
 #include "programs.h"
@@ -165,6 +167,36 @@ TEST_P(BadWeights, ExportThatCannotBeWritten) {
              {"none/a", "cannot be written"});
   expect_bad(tiny({"--epochs", "1", "--export", "w"}), {"w: cannot be written", "unchanged"}, {.largest_file = 50000});
   EXPECT_EQ(read_file(work_ / "w"), before);
+}
+
+// Whatever name a file goes by, an export does not replace a checkpoint, and nothing replaces what is no file.
+TEST_P(WeightsProgram, OverwritesNeitherCheckpointsNorDevices) {
+  train(tiny({"--epochs", "1", "--out", "out", "--save", "a.ckpt"}));
+  fs::create_symlink("a.ckpt", work_ / "link");
+  ASSERT_EQ(mkfifo((work_ / "pipe").c_str(), 0600), 0);
+  const Words eval{"--eval-only", "--deterministic"};
+  for (const char* name : {"a.ckpt", "./a.ckpt", "link", "out/../a.ckpt"}) {
+    expect_bad(Words{"--resume", "a.ckpt", "--export", name} + eval, {"--export would overwrite", "--resume"});
+    expect_bad(tiny({"--save", "a.ckpt", "--export", name}), {"--export would overwrite", "--save"});
+  }
+  expect_bad(tiny({"--out", "out", "--export", "out/last.ckpt"}), {"--export would overwrite", "--out"});
+  for (const char* flag : {"--export", "--save"}) expect_bad(tiny({flag, "pipe"}), {"pipe", "a device or a pipe"});
+  expect_bad(tiny({"--load", "pipe"}), {"pipe", "not a file"});
+  // A link stays, and what it points to gets the new content.
+  const std::string before = read_file(work_ / "a.ckpt");
+  train(tiny({"--epochs", "1", "--seed", "5", "--save", "link"}));
+  EXPECT_TRUE(fs::is_symlink(work_ / "link"));
+  EXPECT_NE(read_file(work_ / "a.ckpt"), before);
+}
+
+TEST_P(WeightsProgram, SaysWhenOutputOrExportsDoNotFit) {
+  expect_bad(tiny({"--epochs", "1", "--export", "a"}), {"a: cannot be written", "File too large"},
+             {.largest_file = 4096});
+  const std::string command = fmt::format(
+      "{}/cifar_resnet --device {} --data synthetic:160 --width 0.0625 --batch 16 --epochs 1 >/dev/full 2>{}",
+      DEMI_PROGRAM_FOLDER, GetParam(), (work_ / "err").string());
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_NE(read_file(work_ / "err").find("standard output: cannot be written"), std::string::npos);
 }
 
 }  // namespace

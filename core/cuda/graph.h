@@ -14,7 +14,9 @@ namespace demi::cuda {
 // while capturing stays with the graph. A synchronization or a plan search inside the capture is an Error.
 //
 // A replay does on the host what the step would have had to do there (backend::around_replays): compute copies that a
-// load of weights has made old are cast again, and copies that the replay leaves behind count as old.
+// load of weights has made old are cast again, and copies that the replay leaves behind count as old. Capture whole
+// steps, zero_grad() to the optimizer's step(): whether a parameter has a gradient is known on the host, and a replay
+// does not tell.
 class Graph {
  public:
   explicit Graph(const std::function<void()>& step, int warmup = 3, Device device = Device::cuda());

@@ -113,7 +113,7 @@ std::vector<double> compare(Lesson& lesson, const std::vector<data::Batch>& batc
     const size_t count = std::min<size_t>(20, losses.size());
     const double last = std::reduce(losses.end() - std::ptrdiff_t(count), losses.end()) / double(count);
     left.push_back(last / losses[0]);
-    table.row(name, fmt::format("{:.3g}", losses[0]), fmt::format("{:.3g}", last),
+    table.row(name, fmt::format("{:#.3g}", losses[0]), fmt::format("{:#.3g}", last),
               fmt::format("{:.1f} %", 100 * left.back()));
     chart.series.push_back({.name = name, .colour = int(left.size()) - 1, .dashed = left.size() == 1});
     for (size_t i = 0; i < losses.size(); i += 5) {

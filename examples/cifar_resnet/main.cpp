@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
     }
     Progress progress(o.epochs, trainer.done_epochs());
     whole = trainer.run(progress, log ? &*log : nullptr);
-    if (o.inspect > 0) return 0;
+    if (o.inspect > 0) return whole ? 0 : 130;
     if (whole && !o.export_to.empty()) trainer.export_weights();
     runs.push_back(log ? log->run() : trainer.results());
   }
@@ -116,8 +116,11 @@ int run(int argc, char** argv) {
 }  // namespace demi::examples
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then an error of write()
   try {
-    return demi::examples::run(argc, argv);
+    const int code = demi::examples::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) demi::fail("standard output: cannot be written");
+    return code;
   } catch (const std::exception& e) {
     fmt::print(stderr, "cifar_resnet: {}\n", e.what());
     return 1;

@@ -179,6 +179,7 @@ void declare(CLI::App& app, Flags& f) {
          "look into the first step (--inspect=N: into step N) and end: which dtype each operation ran in, casts, how "
          "far gradients fit into FP16; inspect.json holds the same")
       ->group(group)
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->check(count());
   add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt");
   add("--save", o.save, "FILE", "checkpoint to write at the end and on Ctrl-C; default: last.ckpt in --out");
@@ -203,12 +204,25 @@ std::string default_data() {
 }
 
 // The flags about weights, against each other.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return !a.empty() && !b.empty() &&
+         std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
+}
+
 void check_weights(const Options& o) {
   DEMI_CHECK(o.load.empty() || o.resume.empty(),
              "--load starts a training from weights, --resume goes on with one: leave out one of them");
-  DEMI_CHECK(o.export_to.empty() || o.export_to != o.save, "--export and --save both name {}", o.export_to);
-  DEMI_CHECK(o.inspect == 0 || (o.export_to.empty() && !o.eval_only),
-             "--inspect looks into one training step and ends: leave out {}", o.eval_only ? "--eval-only" : "--export");
+  const auto last = o.out.empty() ? std::string() : (std::filesystem::path(o.out) / "last.ckpt").string();
+  const std::pair<const char*, std::string> others[] = {
+      {"--save", o.save}, {"--load", o.load}, {"--resume", o.resume}, {"--out", last}};
+  for (const auto& [flag, file] : others)
+    DEMI_CHECK(!same_file(o.export_to, file), "--export would overwrite {}, which {} names", o.export_to, flag);
+  DEMI_CHECK(o.inspect == 0 || (o.export_to.empty() && o.save.empty() && !o.eval_only),
+             "--inspect looks into one training step and ends: leave out {}",
+             o.eval_only           ? "--eval-only"
+             : o.export_to.empty() ? "--save"
+                                   : "--export");
   if (!o.eval_only) return;
   DEMI_CHECK(!o.load.empty() || !o.resume.empty(), "--eval-only needs weights to test: give --load or --resume");
   DEMI_CHECK(o.out.empty() && o.save.empty(), "--eval-only trains nothing: leave out {}",

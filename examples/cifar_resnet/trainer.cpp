@@ -193,6 +193,12 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
       tell_inspection(progress);
       return true;
     }
+    if (options_.inspect > 0) {
+      if (!whole) return false;  // Ctrl-C: there is nothing to save, this run only looks
+      (void)finish_epoch(seconds);
+      start_totals();
+      continue;
+    }
     if (!whole) {
       totals_.seconds = seconds;
       save();
@@ -219,9 +225,9 @@ bool Trainer::run(Progress& progress, MetricsLog* log) {
 void Trainer::tell_inspection(Progress& progress) {
   const std::string path = inspection_path();
   progress.clear();
-  fmt::print("\nstep {} in {}, loss scale {} after it{}\n\n{}", steps_, name_of(options_.precision),
-             scaler_->get_scale(), sgd_->last_skip().item<int32_t>() ? " (the step was skipped)" : "",
-             inspector_->table());
+  fmt::print("\nstep {} in {}, loss scale {} after it{}\n\n{}", steps_,
+             amp::amp_allowed() ? name_of(options_.precision) : "fp32 (DEMI_AMP=0)", scaler_->get_scale(),
+             sgd_->last_skip().item<int32_t>() ? " (the step was skipped)" : "", inspector_->table());
   write_whole(path, inspector_->json() + "\n");
   fmt::print("written to {}\n", path);
 }

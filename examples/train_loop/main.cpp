@@ -21,8 +21,8 @@ int main() {
         loss = nn::cross_entropy((*model)(batch.images), batch.labels);
       }
       backward(scaler.scale(loss));  // AMP
-      scaler.step(sgd);
-      scaler.update();
+      scaler.step(sgd);              // AMP
+      scaler.update();               // AMP
       schedule.step();
     }
     fmt::print("epoch {}: last loss {:.3f}, loss scale {}\n", epoch + 1, loss.item<float>(), scaler.get_scale());

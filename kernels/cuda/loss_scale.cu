@@ -9,7 +9,7 @@
 namespace demi::kernels::cuda {
 namespace {
 
-constexpr int kMostFlags = 8;
+constexpr int kMostFlags = static_cast<int>(kMostLossScaleFlags);
 struct Flags {
   const int* found[kMostFlags];
   int n;

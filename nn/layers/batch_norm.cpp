@@ -16,8 +16,8 @@ BatchNorm2d::BatchNorm2d(const BatchNorm2dConfig& c) : config_(c) {
   }
   running_mean = Buffer(init::zeros(shape));
   running_var = Buffer(init::ones(shape));
-  register_buffer("running_mean", running_mean);
   num_batches_tracked = Buffer(Tensor::zeros({}, DType::I64));
+  register_buffer("running_mean", running_mean);
   register_buffer("running_var", running_var);
   register_buffer("num_batches_tracked", num_batches_tracked);
 }
