@@ -85,7 +85,7 @@ void dynamic_scale(Lesson& lesson) {
   lesson.save("dynamic_scale", chart);
 
   lesson.section("What growth_interval and the batch do, 140 steps from 2^16");
-  Table intervals({"batch", "growth_interval", "mean limit", "last scale", "skipped", "1 / (interval + 1)"});
+  Table intervals({"batch", "growth_interval", "mean log2 limit", "last log2 scale", "skipped", "1 / (interval + 1)"});
   std::map<int64_t, double> mean;
   bool bounded = true;
   for (const int64_t size : {2, 16, 128})
@@ -94,7 +94,7 @@ void dynamic_scale(Lesson& lesson) {
       train(u, size, 140, true);
       mean[size] = std::log2(std::accumulate(u.limits.begin(), u.limits.end(), 0.0) / 140);
       bounded &= u.skips() <= 140 / (interval + 1) + 2;  // 2: where the limit itself falls, a skip needs no doubling
-      intervals.row(size, interval, fmt::format("2^{:.1f}", mean[size]), power(u.scales.back()),
+      intervals.row(size, interval, fmt::format("{:.1f}", mean[size]), std::log2(u.scales.back()),
                     fmt::format("{:.1f} %", u.skips() / 1.4), fmt::format("{:.1f} %", 100.0 / (interval + 1)));
     }
   lesson.show(intervals);
