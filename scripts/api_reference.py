@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Writes demi's API reference as Markdown: a page for each folder, a section for each public header.
+
+    python3 scripts/api_reference.py OUT_FOLDER
+
+Of a header it shows the comment at its top, then its declarations with their comments, as they stand, without bodies,
+private members, backends' declarations and macros' definitions.
+"""
+import html
+import pathlib
+import re
+import sys
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = {"core": "Tensors, devices, memory", "kernels": "The operations, on plain tensors", "autograd": "Gradients",
+           "optim": "Optimizers and schedules", "amp": "Mixed precision", "nn": "Layers and operations with gradients",
+           "data": "Data"}
+INTERNAL = ("/cpu/", "/cuda/", "kernels/dispatch.h", "kernels/unary_functors.h")
+
+
+def closing(text, start, pair):
+    """The index after the bracket that closes the one at `start`; comments and strings hold no odd brackets here."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == pair[0]) - (text[i] == pair[1])
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def without_bodies(text):
+    """f() const { ... } -> f() const; constructors lose their initializers as well."""
+    head = re.compile(r"\)((?: const| noexcept| override|&&?)*)(?:\s*:\s[^;]*?[)}])?\s*\{")
+    while found := head.search(text):
+        text = text[:found.start()] + ")" + found[1] + ";" + text[closing(text, found.end() - 1, "{}"):]
+    return text
+
+
+def without_private(text):
+    return re.sub(r"\n( *) (?:private|protected):\n.*?(?=\n\1 public:|\n\1\};)", "", text, flags=re.S)
+
+
+def without_macros(text):
+    text = re.sub(r"^#(?:.*\\\n)*.*\n", "", text, flags=re.M)
+    while found := re.search(r"^(?:// [^\n]*\n)*DEMI_BACKENDS\(", text, flags=re.M):
+        text = text[:found.start()] + text[closing(text, found.end() - 1, "()"):]
+    return text
+
+
+def declarations(text):
+    """Pieces at namespace scope as (names of classes, code): split at blank lines that no bracket encloses."""
+    piece, depth = "", 0
+    for line in text.split("\n"):
+        if depth == 0 and re.match(r"(namespace [\w:]+ \{|\}  ?// namespace|extern|using namespace)", line):
+            line = ""
+        code = line.split("//")[0]
+        depth += code.count("{") + code.count("(") - code.count("}") - code.count(")")
+        if line or depth:
+            piece += line + "\n"
+        elif piece:
+            yield piece
+            piece = ""
+    if piece:
+        yield piece
+
+
+def prose(comment):
+    """Paragraphs as Markdown text, lines that begin with two spaces as blocks of code."""
+    text, code = "", False
+    for line in comment.split("\n"):
+        if line.startswith("  ") != code and (line or not code):
+            code = not code
+            text += "\n```cpp\n" if code else "```\n\n"
+        parts = [line] if code else re.split(r"(`[^`]*`)", line)
+        text += "".join(p if code or p.startswith("`") else re.sub(r"([*_\[\]|])", r"\\\1", html.escape(p, quote=False))
+                        for p in parts) + "\n"
+    return re.sub(r"\n+```\n\n", "\n```\n\n", text.rstrip()) + ("\n```\n" if code else "\n")
+
+
+def section(path):
+    text = path.read_text()
+    top = re.match(r"(?:// ?[^\n]*\n)*", text)[0]
+    name = path.relative_to(TOP).as_posix()
+    page = f"\n## {name}\n\n" + prose(re.sub(r"^// ?", "", top, flags=re.M))
+    body = without_bodies(without_private(without_macros(text[len(top):])))
+    for piece in declarations(re.sub(r"namespace detail \{.*?\}  // namespace detail\n", "", body, flags=re.S)):
+        if all(line.startswith("//") for line in piece.rstrip().split("\n")) or re.match(r"(?:class|struct) \w+;\n$", piece) or \
+                re.match(r"template <[^>]*>\n.*\bdemi::.*::\w+\(", piece):  # defined here, declared above
+            continue
+        if found := re.search(r"^(?:class|struct|enum class) (\w+)(?! *;)", piece, flags=re.M):
+            page += f"\n### {found[1]}\n"
+        piece = piece.rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };")
+        page += f"\n```cpp\n{piece}\n```\n"
+    return page
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    index = ("# API reference\n\nMade from the comments of the public headers. `#include \"demi/demi.h\"` brings what a training needs.\n\n"
+             "| folder | holds |\n|---|---|\n")
+    for folder, title in FOLDERS.items():
+        headers = [h for h in sorted((TOP / folder).rglob("*.h"))
+                   if not any(part in h.relative_to(TOP).as_posix() for part in INTERNAL)]
+        (out / f"{folder}.md").write_text(f"# {folder}/\n\n{title}.\n" + "".join(map(section, headers)))
+        index += f"| [{folder}]({folder}.md) | {title} ({len(headers)} headers) |\n"
+    (out / "index.md").write_text(index)
+
+
+if __name__ == "__main__":
+    main()
