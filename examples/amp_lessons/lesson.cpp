@@ -131,7 +131,7 @@ int run_program(int argc, char** argv, std::span<const Entry> lessons) {
         const bool whole = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
         return whole ? std::string() : fmt::format("'{}' is not a whole number from 0", text);
       });
-  app.add_flag("--fast", options.fast, "less work, for tests; figures are coarser");
+  app.add_flag("--fast", options.fast, "fewer steps of training, for tests");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

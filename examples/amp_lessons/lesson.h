@@ -42,7 +42,7 @@ struct LessonOptions {
   std::string data = "synthetic";  // what data::open() takes
   std::string out{};               // folder for charts; empty: none are written
   uint64_t seed = 0;
-  bool fast = false;  // for tests: the same code and predictions on less work, where a lesson takes over 10 s
+  bool fast = false;  // for tests: the same code and predictions with fewer steps of training
 };
 
 // A lesson that runs. What it prints is the same in every run on one device: no times, no addresses.

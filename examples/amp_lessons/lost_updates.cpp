@@ -76,7 +76,7 @@ Training train(Lesson& lesson, const std::vector<data::Batch>& batches, DType ke
   };
   Training result{.first = mean_loss()};
   Tensor gradients = kernels::value_counters(lesson.device()), changes = kernels::value_counters(lesson.device());
-  for (size_t step = 0; step < 3000; ++step) {
+  for (size_t step = 0; step < (lesson.fast() ? 300 : 3000); ++step) {
     sgd.zero_grad();
     backward(scaler.scale(loss_of(batches[step % batches.size()])));
     std::vector<Tensor> before;
