@@ -53,7 +53,7 @@ TEST_P(Lessons, EachRunsAndItsPredictionsHold) {
 }
 
 TEST_P(Lessons, PrintTheSameEachTime) {
-  for (const char* name : {"sums", "underflow", "dynamic_scale", "memory"}) {
+  for (const char* name : {"sums", "underflow", "autocast", "memory"}) {
     const Words words = on_device({name, "--data", "synthetic:320", "--fast"});
     EXPECT_EQ(run("amp_lessons", words).out, run("amp_lessons", words).out) << name;
   }
