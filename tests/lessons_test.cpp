@@ -30,6 +30,16 @@ size_t lines_with(const std::string& text, const std::string& start) {
   return count;
 }
 
+// Under sanitizers the lessons that train take minutes, and run nothing that other tests do not run there.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kOnlyShort = true;
+#else
+constexpr bool kOnlyShort = false;
+#endif
+bool left_out(const std::string& name) {
+  return kOnlyShort && name != "numbers" && name != "sums" && name != "autocast";
+}
+
 class Lessons : public Programs {};
 DEMI_ON_ALL_DEVICES(Lessons);
 
@@ -37,6 +47,7 @@ TEST_P(Lessons, EachRunsAndItsPredictionsHold) {
   const auto questions = listed(run("amp_lessons", {}).out);
   ASSERT_GE(questions.size(), 8u);
   for (const auto& [name, question] : questions) {
+    if (left_out(name)) continue;
     const Result r = run("amp_lessons", on_device({name, "--fast", "--out", "charts"}));
     EXPECT_EQ(r.code, 0) << name << r.out << r.err;
     EXPECT_TRUE(r.out.starts_with(name + ": " + question + "\n")) << r.out;
@@ -54,6 +65,7 @@ TEST_P(Lessons, EachRunsAndItsPredictionsHold) {
 
 TEST_P(Lessons, PrintTheSameEachTime) {
   for (const char* name : {"sums", "underflow", "autocast", "memory"}) {
+    if (left_out(name)) continue;
     const Words words = on_device({name, "--data", "synthetic:320", "--fast"});
     EXPECT_EQ(run("amp_lessons", words).out, run("amp_lessons", words).out) << name;
   }
