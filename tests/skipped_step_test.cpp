@@ -1,5 +1,5 @@
-// A skipped step leaves no trace. Weights, momentum, Adam's counter, schedule and running statistics: optim_test.cpp
-// and training_step_test.cpp; here are compute copies, random numbers and what was loaded.
+// A skipped step leaves no trace. Weights, momentum, Adam's counter, schedule and running statistics:
+// cases_optim_test.cpp and cases_norm_test.cpp; here are compute copies, random numbers and what was loaded.
 #include <cmath>
 
 #include "demi/kernels/fill.h"
