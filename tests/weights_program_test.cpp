@@ -189,6 +189,19 @@ TEST_P(WeightsProgram, OverwritesNeitherCheckpointsNorDevices) {
   EXPECT_NE(read_file(work_ / "a.ckpt"), before);
 }
 
+TEST_P(WeightsProgram, SaysThatWeightsThatAreNoNumbersTestAsNothing) {
+  auto net = nn::resnet({.width = 0.0625});
+  auto weights = nn::to_torch(*net);
+  for (const auto& [name, value] : {std::pair{"fc.bias", std::nan("")}, {"bn1.running_var", -1.0}}) {
+    auto damaged = weights;
+    damaged[name] = tensor_of(std::vector<double>(static_cast<size_t>(weights[name].numel()), value),
+                              weights[name].shape(), DType::F32);
+    nn::write_safetensors(work_ / "w", {damaged, {}, false});
+    expect_bad({"--data", "synthetic:160", "--width", "0.0625", "--load", "w", "--eval-only"},
+               {"w: the test loss is no number"});
+  }
+}
+
 TEST_P(WeightsProgram, SaysWhenOutputOrExportsDoNotFit) {
   expect_bad(tiny({"--epochs", "1", "--export", "a"}), {"a: cannot be written", "File too large"},
              {.largest_file = 4096});

@@ -4,6 +4,7 @@
 //   cifar_resnet --data DIR --compare fp32,fp16      what half precision buys
 //
 // Options in options.h, the training in trainer.cpp, what is written in report.h.
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 
@@ -53,6 +54,9 @@ void evaluate(const Options& options, data::Source& source) {
   describe(options, source, trainer.parameter_count());
   const Trainer::Tested tested = trainer.test();
   fmt::print("test loss      {:.4f}\ntest accuracy  {:.2f} %\n", tested.loss, 100 * tested.accuracy);
+  DEMI_CHECK(std::isfinite(tested.loss),
+             "{}: the test loss is no number: weights or statistics hold NaN or infinities, or {} overflows",
+             options.load.empty() ? options.resume : options.load, name_of(options.precision));
   if (!options.export_to.empty()) trainer.export_weights();
 }
 
