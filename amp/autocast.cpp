@@ -37,6 +37,7 @@ constexpr std::array kRules{
     // Bound by memory, so 16-bit operands halve the time.
     OpRule{"batch_norm", Rule::Follow, "statistics, parameters and arithmetic in FP32, rounded once"},
     OpRule{"relu", Rule::Follow, kExact},
+    OpRule{"leaky_relu", Rule::Follow, kEach},
     OpRule{"max_pool2d", Rule::Follow, kExact},
     OpRule{"avg_pool2d", Rule::Follow, "sums in FP32, rounded once"},
     OpRule{"global_avg_pool", Rule::Follow, "sums in FP32, rounded once"},

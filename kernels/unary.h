@@ -5,7 +5,8 @@
 
 namespace demi::kernels {
 
-// Pow is x^a for a constant a; Clamp limits to [a, b]; Gelu is the exact one, x Phi(x). NaN stays NaN in all of them.
+// Pow is x^a for a constant a; Clamp limits to [a, b]; LeakyRelu is a x below 0, for a >= 0; Gelu is the exact one,
+// x Phi(x). NaN stays NaN in all of them.
 enum class UnaryOp : uint8_t {
   Neg,
   Abs,
@@ -18,6 +19,7 @@ enum class UnaryOp : uint8_t {
   Pow,
   Clamp,
   Relu,
+  LeakyRelu,
   Tanh,
   Sigmoid,
   Silu,
@@ -41,7 +43,7 @@ inline Tensor unary(UnaryOp op, const Tensor& x, double a = 0, double b = 0) {
 }
 
 // dx = dy f'(x). Pass x or y where backward_needs_*() says so; the other may be undefined. The gradient of Relu at 0 is
-// 0, of Abs at 0 is 0, of Clamp outside its range 0 (1 on its ends).
+// 0, of LeakyRelu a dy, of Abs 0, of Clamp outside its range 0 (1 on its ends).
 inline Tensor unary_backward(UnaryOp op, const Tensor& dy, const Tensor& x, const Tensor& y, double a = 0,
                              double b = 0) {
   const Tensor& saved = backward_needs_input(op) ? x : backward_needs_output(op) ? y : dy;

@@ -143,6 +143,20 @@ struct Relu {
   }
 };
 
+// a x below 0 (Maas, Hannun and Ng, 2013). y has the sign of x, since a >= 0, so the backward reads y, which the next
+// layer keeps anyway, and x can go.
+struct LeakyRelu {
+  static constexpr bool kNeedsInput = false, kNeedsOutput = true;
+  template <typename A>
+  DEMI_HOST_DEVICE static A forward(A x, A a, A) {
+    return x <= A(0) ? a * x : x;
+  }
+  template <typename A>
+  DEMI_HOST_DEVICE static A backward(A dy, A, A y, A a, A) {
+    return y > A(0) ? dy : a * dy;
+  }
+};
+
 struct Tanh {
   static constexpr bool kNeedsInput = false, kNeedsOutput = true;
   template <typename A>
@@ -239,6 +253,8 @@ DEMI_HOST_DEVICE inline decltype(auto) visit_unary(UnaryOp op, F&& f) {
       return f(Clamp{});
     case UnaryOp::Relu:
       return f(Relu{});
+    case UnaryOp::LeakyRelu:
+      return f(LeakyRelu{});
     case UnaryOp::Tanh:
       return f(Tanh{});
     case UnaryOp::Sigmoid:

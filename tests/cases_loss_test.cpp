@@ -144,6 +144,7 @@ TEST_P(LossFault, NaNSwallowedBetweenWeightAndLoss) {
   const std::pair<const char*, Layer> layers[] = {
       {"nothing", [](const Variable& x) { return x; }},
       {"relu", [](const Variable& x) { return relu(x); }},
+      {"leaky_relu", [](const Variable& x) { return leaky_relu(x); }},
       {"abs", [](const Variable& x) { return abs(x); }},
       {"clamp", [](const Variable& x) { return clamp(x, -2, 2); }},
       {"square", [](const Variable& x) { return square(x); }},

@@ -7,6 +7,7 @@
 #include "demi/kernels/scale.h"
 #include "demi/kernels/unary.h"
 #include "demi/kernels/unary_functors.h"
+#include "demi/nn/functional/elementwise.h"
 #include "demi/tests/devices.h"
 
 namespace demi {
@@ -21,10 +22,10 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 class ElementwiseTest : public test::OnDevice {};
 DEMI_ON_ALL_DEVICES(ElementwiseTest);
 
-const std::vector<UnaryOp> kAllUnary{UnaryOp::Neg,     UnaryOp::Abs,        UnaryOp::Square, UnaryOp::Sqrt,
-                                     UnaryOp::Rsqrt,   UnaryOp::Reciprocal, UnaryOp::Exp,    UnaryOp::Log,
-                                     UnaryOp::Pow,     UnaryOp::Clamp,      UnaryOp::Relu,   UnaryOp::Tanh,
-                                     UnaryOp::Sigmoid, UnaryOp::Silu,       UnaryOp::Gelu,   UnaryOp::Softplus};
+const std::vector<UnaryOp> kAllUnary{
+    UnaryOp::Neg,     UnaryOp::Abs,  UnaryOp::Square, UnaryOp::Sqrt,     UnaryOp::Rsqrt,    UnaryOp::Reciprocal,
+    UnaryOp::Exp,     UnaryOp::Log,  UnaryOp::Pow,    UnaryOp::Clamp,    UnaryOp::Relu,     UnaryOp::Tanh,
+    UnaryOp::Sigmoid, UnaryOp::Silu, UnaryOp::Gelu,   UnaryOp::Softplus, UnaryOp::LeakyRelu};
 
 double reference(UnaryOp op, double x, double a, double b) {
   switch (op) {
@@ -50,6 +51,8 @@ double reference(UnaryOp op, double x, double a, double b) {
       return x < a ? a : x > b ? b : x;
     case UnaryOp::Relu:
       return x > 0 ? x : 0;
+    case UnaryOp::LeakyRelu:
+      return x > 0 ? x : a * x;
     case UnaryOp::Tanh:
       return std::tanh(x);
     case UnaryOp::Sigmoid:
@@ -64,6 +67,8 @@ double reference(UnaryOp op, double x, double a, double b) {
   return kNaN;
 }
 
+double constant_of(UnaryOp op) { return op == UnaryOp::Pow ? 2.5 : op == UnaryOp::LeakyRelu ? 0.3 : -1; }
+
 bool positive_only(UnaryOp op) {
   return op == UnaryOp::Sqrt || op == UnaryOp::Rsqrt || op == UnaryOp::Log || op == UnaryOp::Pow ||
          op == UnaryOp::Reciprocal;
@@ -77,8 +82,8 @@ TEST_P(ElementwiseTest, UnaryMatchesFormulaForEveryDtypeAndOddLength) {
         for (double& v : x) v = positive_only(op) ? std::fabs(v) * 2 + 0.1 : v * 4;
         x = rounded_to(dtype, x);
         std::vector<double> expected;
-        for (const double v : x) expected.push_back(reference(op, v, op == UnaryOp::Pow ? 2.5 : -1, 1.5));
-        const Tensor y = unary(op, tensor_of(x, {n}, dtype, device()), op == UnaryOp::Pow ? 2.5 : -1, 1.5);
+        for (const double v : x) expected.push_back(reference(op, v, constant_of(op), 1.5));
+        const Tensor y = unary(op, tensor_of(x, {n}, dtype, device()), constant_of(op), 1.5);
         expect_close(values_of(y), expected, epsilon_of(dtype) + 1e-14 + (dtype == DType::F64 ? 0 : 1e-6),
                      dtype == DType::F64 ? 1e-14 : 3e-7, fmt::format("op {} {}", static_cast<int>(op), dtype));
       }
@@ -90,7 +95,7 @@ TEST_P(ElementwiseTest, UnaryGradientIsTheSlopeOfTheFunction) {
     std::vector<double> x = noise(101, 3);
     for (double& v : x) v = positive_only(op) ? std::fabs(v) * 2 + 0.5 : v * 2;
     x = rounded_to(dtype, x);
-    const double a = op == UnaryOp::Pow ? 2.5 : -1, b = 1.5, h = 1e-6;
+    const double a = constant_of(op), b = 1.5, h = 1e-6;
     std::vector<double> expected;
     for (const double v : x)
       expected.push_back(3 * (reference(op, v + h, a, b) - reference(op, v - h, a, b)) / (2 * h));
@@ -130,7 +135,8 @@ TEST_P(ElementwiseTest, UnarySpecialValuesAreThoseOfTheFunctors) {
   const auto n = static_cast<int64_t>(all.size());
   for (const UnaryOp op : kAllUnary)
     for (const DType dtype : floating_dtypes())
-      for (const double a : op == UnaryOp::Pow ? std::vector<double>{-1, 0, 0.5, 2, 3} : std::vector<double>{-1}) {
+      for (const double a :
+           op == UnaryOp::Pow ? std::vector<double>{-1, 0, 0.5, 2, 3} : std::vector<double>{constant_of(op)}) {
         const std::string what = fmt::format("op {} {} constant {}", static_cast<int>(op), dtype, a);
         const double b = 1.5, dy = 1.25;
         // The functors lose FP32 results under 2^-120 where an exponential in them overflows; FP16's end at 2^-24.
@@ -158,6 +164,16 @@ TEST_P(ElementwiseTest, UnarySpecialValuesAreThoseOfTheFunctors) {
         expect_close(values_of(dx), rounded_to(dtype, expected), 4 * relative, absolute + rounding,
                      what + ", backward");
       }
+}
+
+// The sign that the backward reads is that of x even where a x underflows to a zero; 0 has the slope of what is below.
+TEST_P(ElementwiseTest, LeakyReluFindsTheSignInItsResult) {
+  const Tensor x = tensor_of({-0x1p-24, -0.0, 0, 0x1p-24, -2, 3}, {6}, DType::F16, device());
+  const Tensor y = unary(UnaryOp::LeakyRelu, x, 0.25);
+  expect_close(values_of(y), {-0.0, -0.0, 0, 0x1p-24, -0.5, 3}, 0, 0, "leaky_relu");
+  const Tensor dx = unary_backward(UnaryOp::LeakyRelu, full({6}, 1, DType::F16, device()), {}, y, 0.25);
+  expect_close(values_of(dx), {0.25, 0.25, 0.25, 1, 0.25, 1}, 0, 0, "its gradient");
+  EXPECT_THROW(leaky_relu(Variable(x), -0.1), Error);
 }
 
 TEST_P(ElementwiseTest, NaNIsNeverSwallowed) {

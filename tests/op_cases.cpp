@@ -77,6 +77,7 @@ void add_elementwise(Cases& all) {
                                            {"pow_negative", [](const Variable& x) { return pow(x, -1.5); }, 0.5, 2},
                                            {"clamp", [](const Variable& x) { return clamp(x, -0.5, 0.75); }, -1, 1},
                                            {"relu", relu, -1, 1},
+                                           {"leaky_relu", [](const Variable& x) { return leaky_relu(x, 0.3); }, -1, 1},
                                            {"tanh", demi::tanh, -3, 3},
                                            {"sigmoid", sigmoid, -4, 4},
                                            {"silu", silu, -4, 4},

@@ -81,6 +81,9 @@ void max_pool2d_case(ReplayedCase& c) { c.finish(max_pool2d(c.input("x", Images)
 void avg_pool2d_case(ReplayedCase& c) { c.finish(avg_pool2d(c.input("x", Images), pool_options(c)), Images, kOthers); }
 void global_avg_pool_case(ReplayedCase& c) { c.finish(global_avg_pool(c.input("x", Images)), Layout::Same, kOthers); }
 void relu_case(ReplayedCase& c) { c.finish(relu(c.input("x")), Layout::Same, kOthers); }
+void leaky_relu_case(ReplayedCase& c) {
+  c.finish(leaky_relu(c.input("x"), c.attribute("negative_slope", 0.01)), Layout::Same, kOthers);
+}
 
 void linear_case(ReplayedCase& c) {
   c.finish(linear(c.input("x"), c.input("weight"), c.input("bias")), Layout::Same, kProducts);
@@ -287,6 +290,7 @@ OpReplay op_replay(const std::string& op) {
                                                    {"avg_pool2d", avg_pool2d_case},
                                                    {"global_avg_pool", global_avg_pool_case},
                                                    {"relu", relu_case},
+                                                   {"leaky_relu", leaky_relu_case},
                                                    {"linear", linear_case},
                                                    {"matmul", matmul_case},
                                                    {"cross_entropy", cross_entropy_case},

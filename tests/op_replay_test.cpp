@@ -9,18 +9,21 @@ namespace {
 class OpReplayTest : public OnDevice {};
 DEMI_ON_ALL_DEVICES(OpReplayTest);
 
-const OpCaseFile& golden() {
-  static const OpCaseFile file = read_op_cases(DEMI_SOURCE_DIR "/tests/golden/op_cases.safetensors");
-  return file;
+const std::vector<OpCaseFile>& golden() {
+  static const std::vector<OpCaseFile> files{
+      read_op_cases(DEMI_SOURCE_DIR "/tests/golden/op_cases.safetensors"),
+      read_op_cases(DEMI_SOURCE_DIR "/tests/golden/elementwise_cases.safetensors")};
+  return files;
 }
 
 void expect_all_pass(Device device, DType dtype) {
   const WithoutPlanSearch quick;
-  for (const auto& c : golden().cases) {
-    const Verdict verdict = replay(golden(), c, device, dtype);
-    EXPECT_EQ(verdict.kind, Verdict::Kind::Passed)
-        << verdict.name << ": " << (verdict.notes.empty() ? "" : verdict.notes[0]);
-  }
+  for (const OpCaseFile& file : golden())
+    for (const auto& c : file.cases) {
+      const Verdict verdict = replay(file, c, device, dtype);
+      EXPECT_EQ(verdict.kind, Verdict::Kind::Passed)
+          << verdict.name << ": " << (verdict.notes.empty() ? "" : verdict.notes[0]);
+    }
 }
 
 TEST_P(OpReplayTest, PassesInFp32) { expect_all_pass(device(), DType::F32); }

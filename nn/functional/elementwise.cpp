@@ -34,6 +34,10 @@ Variable clamp(const Variable& x, double low, double high) {
   return unary("clamp", UnaryOp::Clamp, x, low, high);
 }
 Variable relu(const Variable& x) { return unary("relu", UnaryOp::Relu, x); }
+Variable leaky_relu(const Variable& x, double negative_slope) {
+  DEMI_CHECK(negative_slope >= 0, "[leaky_relu] negative_slope is {}, not 0 or more", negative_slope);
+  return unary("leaky_relu", UnaryOp::LeakyRelu, x, negative_slope);
+}
 Variable tanh(const Variable& x) { return unary("tanh", UnaryOp::Tanh, x); }
 Variable sigmoid(const Variable& x) { return unary("sigmoid", UnaryOp::Sigmoid, x); }
 Variable silu(const Variable& x) { return unary("silu", UnaryOp::Silu, x); }

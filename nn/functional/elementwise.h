@@ -16,6 +16,7 @@ Variable log(const Variable& x);
 Variable pow(const Variable& x, double exponent);
 Variable clamp(const Variable& x, double low, double high);
 Variable relu(const Variable& x);
+Variable leaky_relu(const Variable& x, double negative_slope = 0.01);  // the slope is 0 or more
 Variable tanh(const Variable& x);
 Variable sigmoid(const Variable& x);
 Variable silu(const Variable& x);

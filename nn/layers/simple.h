@@ -17,6 +17,15 @@ class ReLU : public Module {
   Variable forward(const Variable& x) override { return relu(x); }
 };
 
+class LeakyReLU : public Module {
+ public:
+  explicit LeakyReLU(double negative_slope = 0.01) : negative_slope_(negative_slope) {}
+  Variable forward(const Variable& x) override { return leaky_relu(x, negative_slope_); }
+
+ private:
+  double negative_slope_;
+};
+
 struct Pool2dConfig {
   int64_t kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's size
 };
