@@ -71,6 +71,7 @@ struct Op {
   Kind kind = Kind::Elements;
   std::vector<Precision> precisions;         // that mean something for it
   std::function<Spec(const Request&)> spec;  // throws Error for a shape that is impossible
+  bool cuda_only = false;
 };
 const std::vector<Op>& ops();              // all of them
 const Op* find_op(std::string_view name);  // nullptr: there is none
@@ -78,6 +79,7 @@ const Op* find_op(std::string_view name);  // nullptr: there is none
 // One line of the results: <op>/<dtype>/<shape>/<cold|warm>.
 struct Case {
   Request request;
+  const Op* op = nullptr;
   bool cold = false;
   bool tensor_cores = false;  // as its spec says
   std::string name() const;

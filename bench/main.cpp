@@ -69,16 +69,15 @@ int measure(Options options) {
     for (const Case& c : cases) fmt::print("{}\n", c.name());
     return 0;
   }
-  if (device.is_cpu())
-    fmt::print(stderr, "demi_bench: no GPU: {}; figures of the CPU, the sets' shapes are smaller\n",
-               options.device == "auto" ? "none was found" : "--device=cpu");
-
   std::vector<char*> words;
   for (std::string& word : options.remaining) words.push_back(word.data());
   int count = static_cast<int>(words.size());
   benchmark::Initialize(&count, words.data());
   DEMI_CHECK(count <= 1, "{} is no flag of Google Benchmark, or its value is none; --help lists the flags", words[1]);
 
+  if (device.is_cpu())
+    fmt::print(stderr, "demi_bench: no GPU: {}; figures of the CPU, the sets' shapes are smaller\n",
+               options.device == "auto" ? "none was found" : "--device=cpu");
   const auto asked_for = [&](std::string_view flag) {
     return std::any_of(options.remaining.begin(), options.remaining.end(),
                        [&](const std::string& word) { return word.starts_with(flag); });

@@ -121,7 +121,7 @@ std::vector<Case> select_cases(const Options& o, Device device, size_t cache_byt
     if (filter.takes(c.name())) cases.push_back(c);
   };
   for (const Op& op : ops()) {
-    if (!chosen(o.ops, op.name)) continue;
+    if (!chosen(o.ops, op.name) || (op.cuda_only && device.is_cpu())) continue;
     const std::vector<SetShape> shapes =
         o.shape.empty() ? shapes_of(o.set, op, device) : std::vector<SetShape>{{o.shape}};
     for (const SetShape& shape : shapes) {
@@ -133,9 +133,9 @@ std::vector<Case> select_cases(const Options& o, Device device, size_t cache_byt
         const bool can_be_cold = device.is_cuda() && kColdFactor * cache / spec.bytes <= kMostSets;
         // Half of the cache: a card may keep two copies of what both of its halves read.
         const bool fits = spec.bytes <= cache / 2, asked = !o.shape.empty() || o.set == "sweep";
-        if (can_be_cold) add({.request = request, .cold = true, .tensor_cores = spec.tensor_cores});
+        if (can_be_cold) add({.request = request, .op = &op, .cold = true, .tensor_cores = spec.tensor_cores});
         if (!can_be_cold || asked || (shape.warm_too && fits))
-          add({.request = request, .cold = false, .tensor_cores = spec.tensor_cores});
+          add({.request = request, .op = &op, .cold = false, .tensor_cores = spec.tensor_cores});
       }
     }
   }

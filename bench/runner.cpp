@@ -34,7 +34,7 @@ Runner::Prepared& Runner::prepare(const Case& c) {
   auto p = std::make_shared<Prepared>();
   p->name = name;
   try {
-    p->spec = find_op(c.request.op)->spec(c.request);
+    p->spec = c.op->spec(c.request);
     const std::string checked = name.substr(0, name.rfind('/'));
     if (!verdicts_.contains(checked)) verdicts_[checked] = verify(p->spec, c.request);
     p->verdict = verdicts_[checked];
