@@ -37,7 +37,7 @@ double Ceilings::flops_per_second(Precision precision) {
   if (!flops) {
     const Float32MathGuard math(math_of(precision));
     const int64_t n = device_.is_cuda() ? 8192 : 768;
-    const DType dtype = dtype_of(precision);
+    const DType dtype = stored_dtype(precision);
     Tensor a = Tensor::empty({n, n}, dtype, device_), b = Tensor::empty({n, n}, dtype, device_);
     Tensor c = Tensor::empty({n, n}, dtype, device_);
     kernels::fill_normal(a, 0, 1, 1, 1);

@@ -91,8 +91,8 @@ int measure(Options options) {
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
   Reporter reporter(context);
-  // The filter has been applied: what is registered is what is to run.
-  benchmark::RunSpecifiedBenchmarks(asked_for("--benchmark_format") ? nullptr : &reporter, nullptr, ".");
+  benchmark::BenchmarkReporter* none = nullptr;
+  benchmark::RunSpecifiedBenchmarks(asked_for("--benchmark_format") ? none : &reporter, none);
   benchmark::Shutdown();
   if (runner.failures() > 0) fmt::print(stderr, "demi_bench: {} failed\n", runner.failures());
   return runner.failures() > 0 ? 1 : 0;

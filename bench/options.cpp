@@ -69,7 +69,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
   app.failure_message([](const CLI::App*, const CLI::Error& e) {
     return fmt::format("demi_bench: {}; --help lists the flags\n", e.what());
   });
-  app.add_option("--set", o.set, "default (ResNet-18, CIFAR-10), resnet50, sweep, odd, ladder, all, quick")
+  app.add_option("--set", o.set, "default (ResNet-18), resnet50, sweep, odd, ladder, all, quick")
       ->capture_default_str();
   app.add_option("--ops", o.ops, "with commas; all when left out")->delimiter(',');
   app.add_option("--dtypes", precisions, "fp32, tf32, fp16, bf16, with commas; all when left out")->delimiter(',');
@@ -90,16 +90,18 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
     for (const std::string& name : o.ops) DEMI_CHECK(find_op(name), "unknown op '{}': {}", name, joined_names());
     DEMI_CHECK(o.shape.empty() || !o.ops.empty(), "--shape needs --ops: a shape is that of an op");
     o.remaining = {"demi_bench"};
-    const bool own_time = !std::getenv("BENCHMARK_MIN_TIME");
-    if (own_time) o.remaining.push_back("--benchmark_min_time=0.02");
+    if (!std::getenv("BENCHMARK_MIN_TIME")) o.remaining.push_back("--benchmark_min_time=0.02");
     if (const char* filter = std::getenv("BENCHMARK_FILTER")) o.filter = filter;
     for (const std::string& word : app.remaining()) {
       DEMI_CHECK(word.starts_with("--benchmark_") || word.starts_with("--v="),
                  "unknown argument {}; --help lists the flags", word);
       constexpr std::string_view kFilter = "--benchmark_filter=";
-      if (word.starts_with(kFilter)) o.filter = word.substr(kFilter.size());
-      o.remaining.push_back(word);
+      if (word.starts_with(kFilter))
+        o.filter = word.substr(kFilter.size());
+      else
+        o.remaining.push_back(word);
     }
+    o.remaining.push_back("--benchmark_filter=.");  // it is applied here: what gets registered is what is to run
   } catch (const Error& e) {
     fmt::print(stderr, "demi_bench: {}\n", e.what());
     code = 1;

@@ -39,8 +39,9 @@ Runner::Prepared& Runner::prepare(const Case& c) {
     if (!verdicts_.contains(checked)) verdicts_[checked] = verify(p->spec, c.request);
     p->verdict = verdicts_[checked];
     if (!p->verdict.passed()) {
-      p->failure =
-          fmt::format("wrong result: relative error {:.3g}, the limit is {:.3g}", p->verdict.error, p->verdict.limit);
+      p->failure = fmt::format(
+          "wrong result: relative error {:.3g}, the limit is {:.3g}; of the worst element {:.3g}, the limit is {:.3g}",
+          p->verdict.error.norm, p->verdict.limit, p->verdict.error.worst, kWorstFactor * p->verdict.limit);
     } else {
       const Float32MathGuard math(math_of(c.request.precision));
       const double enough = 3 * static_cast<double>(cache_bytes_);
@@ -56,7 +57,7 @@ Runner::Prepared& Runner::prepare(const Case& c) {
       p->timed = prepare_timing(calls, device_);
       if (p->spec.label) p->label = p->spec.label();
     }
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     p->failure = e.what();
   }
   if (!p->failure.empty()) ++failures_;
@@ -92,7 +93,7 @@ void Runner::run(const Case& c, benchmark::State& state) {
   counters["TFLOP/s"] = p.spec.flops / us * 1e-6;
   counters["floor_us"] = floor_us;
   counters["ceiling_percent"] = 100 * floor_us / us;
-  counters["relative_error"] = p.verdict.error;
+  counters["relative_error"] = p.verdict.error.norm;
   counters["host_us"] = device_.is_cuda() ? p.timed.host_us : us;  // the CPU's call is the work itself
   if (!p.label.empty()) state.SetLabel(p.label);
 }
