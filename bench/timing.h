@@ -19,6 +19,7 @@ struct Timed {
 };
 
 // Rotating through `sets`, each with operands of its own: with enough of them no call meets what lies in the cache.
+// What the calls hold stays alive with the result.
 Timed prepare_timing(const std::vector<Call>& sets, Device device);
 #if DEMI_CUDA
 Timed prepare_cuda_timing(const std::vector<Call>& sets, Device device);

@@ -2,6 +2,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cmath>
+#include <memory>
 
 #include "demi/bench/ceilings.h"
 #include "demi/bench/runner.h"
@@ -122,13 +123,19 @@ TEST_P(BenchHarness, DrawsOperands) {
 TEST_P(BenchHarness, TimesWhatIsCalled) {
   Tensor x = Tensor::zeros({1000}, DType::F32, device()), y = Tensor::zeros({1000}, DType::F32, device());
   int calls = 0;
-  const Timed timed = prepare_timing({[&] { ++calls, x.zero(); }, [&] { y.zero(); }}, device());
+  auto operands = std::make_shared<int>();
+  const std::weak_ptr<int> alive = operands;
+  Timed timed = prepare_timing({[&, operands] { ++calls, x.zero(); }, [&] { y.zero(); }}, device());
+  operands.reset();
   EXPECT_GT(calls, 0);
   EXPECT_EQ(timed.calls % (device().is_cuda() ? 2 : 1), 0) << "sets take turns";
   for (int i = 0; i < 3; ++i) {
     EXPECT_GT(timed.seconds(), 0);
     EXPECT_LT(timed.seconds(), 1);
   }
+  EXPECT_FALSE(alive.expired()) << "a graph replays on what is gone";
+  timed = {};
+  EXPECT_TRUE(alive.expired());
 }
 
 TEST(BenchTiming, Quantiles) {
