@@ -61,7 +61,7 @@ class Filter {
 
 std::optional<Options> parse_options(int argc, char** argv, int& code) {
   Options o;
-  std::vector<std::string> precisions;
+  std::string names, precisions;
   CLI::App app{kAbout};
   app.name("demi_bench");
   app.footer(kFooter);
@@ -71,8 +71,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
   });
   app.add_option("--set", o.set, "default (ResNet-18), resnet50, sweep, odd, ladder, all, quick")
       ->capture_default_str();
-  app.add_option("--ops", o.ops, "with commas; all when left out")->delimiter(',');
-  app.add_option("--dtypes", precisions, "fp32, tf32, fp16, bf16, with commas; all when left out")->delimiter(',');
+  app.add_option("--ops", names, "with commas; all when left out");
+  app.add_option("--dtypes", precisions, "fp32, tf32, fp16, bf16, with commas; all when left out");
   app.add_option("--shape", o.shape, "any shape instead of the set's, such as 256x32x32x64");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_flag("--list", o.list, "print the names of what would be measured");
@@ -86,7 +86,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
   try {
     DEMI_CHECK(std::find(set_names().begin(), set_names().end(), o.set) != set_names().end(),
                "unknown set '{}': default, resnet50, sweep, odd, ladder, all or quick", o.set);
-    for (const std::string& p : precisions) o.precisions.push_back(precision_from_name(p));
+    if (!precisions.empty())
+      for (const std::string& p : CLI::detail::split(precisions, ',')) o.precisions.push_back(precision_from_name(p));
+    if (!names.empty()) o.ops = CLI::detail::split(names, ',');
     for (const std::string& name : o.ops) DEMI_CHECK(find_op(name), "unknown op '{}': {}", name, joined_names());
     DEMI_CHECK(o.shape.empty() || !o.ops.empty(), "--shape needs --ops: a shape is that of an op");
     o.remaining = {"demi_bench"};

@@ -34,6 +34,7 @@ if(DEMI_FETCH) # what a fetched dependency must install, and what it must not bu
   set(CLI11_BUILD_TESTS OFF)
   set(JSON_BuildTests OFF)
   set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_WERROR OFF)
   set(BENCHMARK_ENABLE_INSTALL OFF)
 endif()
 

@@ -148,6 +148,7 @@ TEST_P(BenchBadInput, IsOneClearLine) {
       {{"--set=large"}, {"'large'", "default", "quick"}},
       {{"--ops=foo"}, {"unknown op 'foo'", "conv_fprop", "adam"}},
       {{"--ops=add,foo"}, {"unknown op 'foo'"}},
+      {{"--ops", "add", "copy"}, {"argument copy", "--help"}},
       {{"--dtypes=fp8"}, {"unknown dtype 'fp8'", "fp32, tf32, fp16 or bf16"}},
       {{"--device=gpu"}, {"'gpu'"}},
       {{"--device=cuda:99"}, {"no", "device"}},
