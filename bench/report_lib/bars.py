@@ -37,7 +37,7 @@ class Chart:
             self.body += [svg.line(x, TOP - 4, x, bottom, "mark" if tick in marks else "grid"),
                           svg.text(x, bottom + 16, tick_label(tick), "tick", "middle")]
             self.body.append(svg.text(x, TOP - 9, tick_label(tick), "tick", "middle"))
-        self.body.append(svg.text((self.left + WIDTH) / 2, self.height - 12, title, "title", "middle"))
+        self.body.append(svg.text((self.left + WIDTH - 90) / 2, self.height - 12, title, "title", "middle"))
         for i, row in enumerate(self.rows):
             name = row.op
             self.body.append(f'<text x="{self.left - 10:.1f}" y="{self.y(i) + 4:.1f}" font-size="12" text-anchor="end">'
@@ -58,7 +58,7 @@ def log_chart(rows, values, title, legend):
     low = min(0.8, min(found) / 1.12)
     high = max(2.2, max(found) * 1.12)
     left = margin(rows)
-    right = WIDTH - 60
+    right = WIDTH - 90
 
     def at(value):
         return left + (math.log2(value) - math.log2(low)) / (math.log2(high) - math.log2(low)) * (right - left)
@@ -75,10 +75,9 @@ def log_chart(rows, values, title, legend):
         ratio, style, tip = shown[0]
         a, b = sorted((at(1), at(ratio)))
         chart.body.append(svg.rect(a, chart.y(i) - 6, max(b - a, 1), 12, f"bar fill-{style}", tip))
-        furthest = max([at(v) for v, _, _ in shown] + [at(1)])
         for v, kind, tip in shown[1:]:
             chart.body.append(svg.marker("elementwise", at(v), chart.y(i), f"ring line-{kind}", tip))
-        chart.body.append(svg.text(furthest + 10, chart.y(i) + 4, f"{ratio:.2f}×", "value"))
+        chart.body.append(svg.text(WIDTH - 8, chart.y(i) + 4, f"{ratio:.2f}×", "value", "end"))
     chart.body += legend_of(left, legend)
     return svg.figure(WIDTH, chart.height, chart.body, title)
 
@@ -89,6 +88,10 @@ def legend_of(x, entries):
         body += [svg.marker("elementwise", x + 6, 14, style), svg.text(x + 17, 18, name)]
         x += 38 + svg.text_width(name)
     return body
+
+
+def dtype_entries(used, bars):
+    return [(f"dot fill-{d}", f"{NAMES[d]} (bar, number)") if d in bars else (f"ring line-{d}", NAMES[d]) for d in used]
 
 
 def speed_up(rows):
@@ -105,7 +108,7 @@ def speed_up(rows):
                           f"{digits(row.by_dtype['tf32'].us)} µs: FP16 is {row.ratio('tf32', 'fp16'):.2f}× as fast"))
         return found
 
-    legend = [("dot fill-fp16", "over FP32 (bar and number)")]
+    legend = [("dot fill-fp16", "over FP32 (bar, number)")]
     if any(r.ratio("tf32", "fp16") for r in rows):
         legend.append(("ring line-tf32", "over TF32"))
     return log_chart(rows, values, "FP16's speed-up: time in FP32 / time in FP16 (×, logarithmic)", legend)
@@ -127,7 +130,7 @@ def against_peer(rows, peer):
 
     used = [d for d in DTYPES if any(pair_of(r, d, peer) for r in rows)]
     bars = [d for d in used if any(values(r)[0][1] == d for r in rows)]
-    legend = [(f"dot fill-{d}", NAMES[d] + (" (bar and number)" if d in bars else "")) for d in used]
+    legend = dtype_entries(used, bars)
     return log_chart(rows, values, "demi against PyTorch: PyTorch's time / demi's time (×, logarithmic; right of 1× demi "
                      "is faster)", legend)
 
@@ -141,7 +144,7 @@ def ceiling_share(rows):
     rows = by_family([r for r in one_a_shape(rows) if values(r)])
     if not rows:
         return ""
-    left, right = margin(rows), WIDTH - 60
+    left, right = margin(rows), WIDTH - 90
     high = max(105.0, max(v for r in rows for v, _, _ in values(r)) * 1.02)
     step = 20 if high <= 160 else 50 if high <= 400 else 100
 
@@ -158,8 +161,8 @@ def ceiling_share(rows):
                                    f"{name}\n{share:.0f} %"))
         for other, kind, name in shown[1:]:
             chart.body.append(svg.marker("elementwise", at(other), chart.y(i), f"ring line-{kind}", f"{name}\n{other:.0f} %"))
-        chart.body.append(svg.text(max(at(v) for v, _, _ in shown) + 10, chart.y(i) + 4, f"{share:.0f} %", "value"))
+        chart.body.append(svg.text(WIDTH - 8, chart.y(i) + 4, f"{share:.0f} %", "value", "end"))
     used = [d for d in DTYPES if any(row.timed(d) for row in rows)]
     bars = {values(r)[0][1] for r in rows}
-    chart.body += legend_of(left, [(f"dot fill-{d}", NAMES[d] + (" (bar and number)" if d in bars else "")) for d in used])
+    chart.body += legend_of(left, dtype_entries(used, bars))
     return svg.figure(WIDTH, chart.height, chart.body, title)

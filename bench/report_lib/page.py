@@ -10,16 +10,16 @@ STYLE = """
   --edge: #d9d8d3; --fp32: #0067b1; --tf32: #a8448f; --fp16: #d0530a; --bf16: #00805b; }
 @media (prefers-color-scheme: dark) { :root { --ground: #181817; --ink: #eeede9; --muted: #a9a79f; --grid: #30302d;
   --axis: #77756d; --edge: #3c3b38; --fp32: #5aaef0; --tf32: #e391cd; --fp16: #ff9147; --bf16: #2fc597; } }
-body { background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 0 auto;
-  max-width: 1120px; padding: 24px 20px 60px; }
+body { background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; margin: 0;
+  padding: 24px 28px 60px; }
 h1 { font-size: 26px; margin: 0 0 12px; } h2 { font-size: 19px; margin: 44px 0 4px; }
 p, li { max-width: 75ch; } .missing { color: var(--muted); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margin: 0; } dt { color: var(--muted); }
 dd { margin: 0; overflow-wrap: anywhere; } code, .command { font-family: ui-monospace, monospace; font-size: 13px; }
 .chart, .scroll { overflow-x: auto; } svg { display: block; font-family: system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .muted, svg .tick { fill: var(--muted); } svg .title { fill: var(--muted); }
-svg .label { paint-order: stroke; stroke: var(--ground); stroke-width: 3px; stroke-linejoin: round; }
-svg .value { font-variant-numeric: tabular-nums; fill: var(--muted); }
+svg .label, svg .value, svg .on-line { paint-order: stroke; stroke: var(--ground); stroke-width: 3px; stroke-linejoin: round; }
+svg .value { font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--grid); } .axis, .mark { stroke: var(--axis); stroke-width: 1.3; }
 .roof { stroke: var(--muted); stroke-width: 2; } .leader { stroke: var(--axis); stroke-width: 1; }
 .dot { stroke: var(--ground); stroke-width: 1; } .ring { fill: var(--ground); stroke-width: 1.8; }
@@ -28,12 +28,13 @@ svg .value { font-variant-numeric: tabular-nums; fill: var(--muted); }
 .fill-bf16 { fill: var(--bf16); } .line-fp32 { stroke: var(--fp32); } .line-tf32 { stroke: var(--tf32); }
 .line-fp16 { stroke: var(--fp16); } .line-bf16 { stroke: var(--bf16); } svg .ink-fp32 { fill: var(--fp32); }
 svg .ink-tf32 { fill: var(--tf32); } svg .ink-fp16 { fill: var(--fp16); } svg .ink-bf16 { fill: var(--bf16); }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 9px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--edge); }
+table { border-collapse: collapse; font-size: 12.5px; font-variant-numeric: tabular-nums; }
+th, td { padding: 3px 7px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--edge); }
 th { vertical-align: bottom; white-space: normal; min-width: 4.5em; font-weight: 600; }
 th:nth-child(-n+3), td:nth-child(-n+3), th:last-child, td:last-child { text-align: left; }
-td:last-child { white-space: normal; min-width: 20em; color: var(--muted); }
-tbody tr:hover { background: var(--grid); }
+th:first-child, td:first-child { position: sticky; left: 0; background: var(--ground); }
+td:last-child { white-space: normal; min-width: 22em; color: var(--muted); }
+tbody tr:hover, tbody tr:hover td:first-child { background: var(--grid); }
 """
 
 

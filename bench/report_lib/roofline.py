@@ -10,7 +10,7 @@ from .table import NAMES, digits
 
 WIDTH, HEIGHT = 1040, 600
 LEFT, RIGHT, TOP, BOTTOM = 72, 172, 58, 56
-MAX_LABELS = 18
+MAX_LABELS = 30
 
 
 def plotted(run):
@@ -54,7 +54,28 @@ class Plot:
         return body
 
 
-def draw_roofs(plot, roofs, copy):
+def memory_label(plot, copy, start, stop, points):
+    """The memory roof's name along it, above, where it covers the fewest points; and the boxes that it covers."""
+    slope = math.atan2(plot.y(stop * copy) - plot.y(start * copy), plot.x(stop) - plot.x(start))
+    run, rise = math.cos(slope), math.sin(slope)
+    name = f"memory: copy {1000 * copy:.0f} GB/s"
+    dots = [(plot.x(x) - 7, plot.y(y) - 7, plot.x(x) + 7, plot.y(y) + 7) for x, y in map(place, points)]
+    best = None
+    for step in range(2, 80):
+        at = start * (stop / start) ** (step / 100)
+        x, y = plot.x(at), plot.y(at * copy)
+        middles = [(x + i * run + 13 * rise, y + i * rise - 13 * run) for i in range(0, int(svg.text_width(name)), 6)]
+        boxes = [(cx - 8, cy - 8, cx + 8, cy + 8) for cx, cy in middles]
+        inside = middles[-1][0] < plot.x(stop) and middles[-1][1] > TOP
+        cost = (not inside, sum(any(svg.overlap(b, d) for b in boxes) for d in dots), abs(step - 40))
+        if best is None or cost < best[0]:
+            best = (cost, x, y, boxes)
+    _, x, y, boxes = best
+    turn = f"rotate({math.degrees(slope):.2f} {x:.1f} {y:.1f})"
+    return f'<g transform="{turn}">{svg.text(x, y - 8, name, "muted on-line")}</g>', boxes
+
+
+def draw_roofs(plot, roofs, copy, points):
     """The lines, their names in the right margin, and boxes along them that labels keep off."""
     body, boxes = [], []
     end = 10 ** plot.x1
@@ -67,15 +88,9 @@ def draw_roofs(plot, roofs, copy):
         for i in range(steps + 1):
             v = start * (stop / start) ** (i / steps)
             boxes.append((plot.x(v) - 2, plot.y(v * copy) - 2, plot.x(v) + 2, plot.y(v * copy) + 2))
-        # Its name runs along it, above.
-        at = start * (stop / start) ** 0.3
-        slope = math.degrees(math.atan2(plot.y(stop * copy) - plot.y(start * copy), plot.x(stop) - plot.x(start)))
-        x, y, name = plot.x(at), plot.y(at * copy), f"memory: copy {1000 * copy:.0f} GB/s"
-        body.append(f'<g transform="rotate({slope:.2f} {x:.1f} {y:.1f})">{svg.text(x, y - 8, name, "muted")}</g>')
-        run, rise = math.cos(math.radians(slope)), math.sin(math.radians(slope))
-        for i in range(0, int(svg.text_width(name)), 6):
-            cx, cy = x + i * run + 12 * rise, y + i * rise - 12 * run
-            boxes.append((cx - 9, cy - 9, cx + 9, cy + 9))
+        label, covered = memory_label(plot, copy, start, stop, points)
+        body.append(label)
+        boxes += covered
     heights = svg.spread_out([plot.y(p) for p in roofs.values()], 16)
     for (dtype, peak), y in zip(roofs.items(), heights):
         ridge = max(peak / copy, 10 ** plot.x0) if copy else 10 ** plot.x0
@@ -162,7 +177,7 @@ def roofline(run):
     copy = run.ceiling("ceiling_copy_GBps")
     copy = copy / 1000 if copy else None  # TFLOP/s a FLOP/B
     plot = Plot(points, roofs, copy)
-    lines, boxes = draw_roofs(plot, roofs, copy)
+    lines, boxes = draw_roofs(plot, roofs, copy, points)
     body = plot.axes() + lines + legend(points)
     labels = draw_labels(plot, points, boxes)
     for r in sorted(points, key=lambda r: (r.dtype == "fp16", r.us)):

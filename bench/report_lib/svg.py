@@ -5,7 +5,7 @@ Colours are classes that the page's style sheet defines for light and for dark.
 import html
 import math
 
-CHAR = 6.7  # mean advance of a character at 12 px in the page's sans-serif, with some to spare
+CHAR = 7.4  # mean advance of a character at 12 px in a wide sans-serif: browsers differ in the font they have
 
 
 def text_width(text, size=12):
