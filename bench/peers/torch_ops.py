@@ -39,10 +39,14 @@ def summary(samples):
     return median, 100 * (percentile(ordered, 0.9) - percentile(ordered, 0.1)) / median
 
 
-def bytes_of(value):
+def storages(value):
+    """Memory behind operands and results, counted once: address -> bytes. A result may be an operand."""
     if isinstance(value, torch.Tensor):
-        return min(value.untyped_storage().nbytes(), value.numel() * value.element_size())
-    return sum(map(bytes_of, value)) if isinstance(value, (list, tuple)) else 0
+        return {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()}
+    found = {}
+    for part in value if isinstance(value, (list, tuple)) else ():
+        found.update(storages(part))
+    return found
 
 
 def sets_for(cache, footprint, device):
@@ -69,7 +73,7 @@ def time_cuda(case, call, cache, device):
     with torch.cuda.stream(side):
         for _ in range(3):  # cuDNN's search and torch.compile happen here
             made = call(operands[0])
-        footprint = bytes_of(operands[0]) + bytes_of(made)
+        footprint = sum(storages([operands[0], made]).values())
         del made
         sets, remark = sets_for(cache, footprint, device)
         operands += [case.make() for _ in range(sets - 1)]
