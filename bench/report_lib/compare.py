@@ -2,7 +2,8 @@
 
 A change counts when it exceeds the threshold (5 %) and the floor (0.2 us: what a launch of 2-3 us wobbles by), and
 beyond that the noise: with nine repetitions or more on both sides the Mann-Whitney U test must tell the two apart,
-else the change must exceed the spreads of both runs, taken together as sqrt(a^2 + b^2).
+else the change must exceed the spreads of both runs, taken together as sqrt(a^2 + b^2), and what benchmarks move by
+from run to run: hundreds of them compared once give some a change of three standard deviations by chance.
 """
 import math
 import statistics
@@ -12,6 +13,8 @@ from .table import digits
 
 REPETITIONS_FOR_U = 9
 ALPHA = 0.01  # of the U test; runs hold hundreds of benchmarks
+DEVIATIONS = 4.5  # of all changes, by which one must stand out: by chance in one of 100,000 benchmarks
+MOST_SCATTER = 10  # per cent: many real changes must not hide each other as noise
 
 
 def mann_whitney_p(a, b):
@@ -34,7 +37,18 @@ def mann_whitney_p(a, b):
     return math.erfc(z / math.sqrt(2))
 
 
-def verdict_of(a, b, threshold, floor):
+def scatter_of(before, after, common):
+    """Per cent that a change must exceed to stand out from those of all benchmarks around their median."""
+    ratios = [math.log(after.results[n].us / before.results[n].us) for n in common
+              if after.results[n].us > 0 and before.results[n].us > 0]
+    if len(ratios) < 10:
+        return 0.0
+    middle = statistics.median(ratios)
+    deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)  # robust: changes proper do not count
+    return min(MOST_SCATTER, 100 * DEVIATIONS * deviation)
+
+
+def verdict_of(a, b, threshold, floor, scatter):
     """'slower', 'faster' or '' and what decided it."""
     if a.error and b.error:
         return "", "failed in both"
@@ -53,7 +67,9 @@ def verdict_of(a, b, threshold, floor):
         p = mann_whitney_p(a.repetitions, b.repetitions)
         return (direction, f"p = {p:.1g}") if p < ALPHA else ("", f"noise: p = {p:.2f}")
     noise = math.hypot(a.spread_percent, b.spread_percent)
-    return (direction, "") if size > noise else ("", f"noise: the runs spread by {noise:.0f} %")
+    if size <= noise:
+        return "", f"noise: the runs spread by {noise:.0f} %"
+    return (direction, "") if size > scatter else ("", f"noise: benchmarks scatter by {scatter:.0f} %")
 
 
 def common_drift(before, after, common):
@@ -82,9 +98,10 @@ def report(before, after, threshold, floor):
     width = max(len(n) for n in common)
     lines.append(f"{'benchmark':<{width}}  {'old, µs':>9}  {'new, µs':>9}  {'change':>8}  verdict")
     changed = []
+    scatter = scatter_of(before, after, common)
     for name in common:
         a, b = before.results[name], after.results[name]
-        verdict, why = verdict_of(a, b, threshold, floor)
+        verdict, why = verdict_of(a, b, threshold, floor, scatter)
         counts[verdict] += 1
         change = f"{100 * (b.us / a.us - 1):+.1f} %" if a.us > 0 and b.us > 0 else "–"
         told = " ".join(filter(None, (verdict.upper() if verdict == "slower" else verdict or "same", why and f"({why})")))
