@@ -208,8 +208,8 @@ def remarks(run, rows, peer=None):
         said.append(f"{outside} benchmarks named otherwise than <op>/<dtype>/<shape> are left out.")
     spreads = [r.spread_percent for r in run.timed() if r.spread_percent]
     if spreads:
-        said.append(f"Times are medians a call; (p90 - p10) / median is {statistics.median(spreads):.1f} % for half of "
-                    f"the benchmarks or fewer, {max(spreads):.1f} % at most.")
+        said.append(f"Times are medians a call. Their spread, (p90 - p10) / median, is {statistics.median(spreads):.1f} % "
+                    f"for the median benchmark and {max(spreads):.1f} % for the worst.")
     hosts = [r for r in run.timed() if r.get("host_us")]
     bound = [r for r in hosts if r.get("host_us") > r.us]
     if hosts:
