@@ -26,7 +26,8 @@ def numel(shape):
 def cases():
     """op, dtype, shape, bytes, flops, share of the ceiling."""
     passes = {"add": (3, 1, 0.93), "axpy": (3, 2, 0.92), "relu": (2, 1, 0.93), "relu_backward": (3, 1, 0.92),
-              "batch_norm": (3, 8, 0.88), "batch_norm_add_relu": (4, 10, 0.86), "batch_norm_relu_backward": (6, 12, 0.84),
+              "batch_norm": (3, 8, 0.88), "batch_norm_add_relu": (4, 10, 0.86),
+              "batch_norm_relu_backward": (6, 12, 0.84),
               "max_pool": (1.75, 1, 0.7), "avg_pool": (1.25, 1, 0.8), "sum": (1, 1, 0.78), "sum_rows": (1, 1, 0.81),
               "amax": (1, 1, 0.79), "copy": (2, 0, 0.97)}
     for op, (tensors, flops, share) in passes.items():
@@ -48,8 +49,8 @@ def cases():
             moved = (n * h * w * c + n * p * q * k + k * r * r * c) * SIZE[dtype]
             for op, share in (("conv_fprop", 0.62), ("conv_dgrad", 0.6), ("conv_wgrad", 0.5), ("conv_bn_relu", 0.41)):
                 yield op, dtype, f"{n}x{h}x{w}x{c}_k{k}_r{r}_s{s}", moved, 2 * n * p * q * k * r * r * c, share
-    for step, share in (("1_naive", 0.004), ("2_tiled", 0.011), ("3_vectorized", 0.05), ("4_wmma", 0.35), ("5_mma", 0.7),
-                        ("6_wgmma", 0.9), ("cublaslt", 0.96)):
+    for step, share in (("1_naive", 0.004), ("2_tiled", 0.011), ("3_vectorized", 0.05), ("4_wmma", 0.35),
+                        ("5_mma", 0.7), ("6_wgmma", 0.9), ("cublaslt", 0.96)):
         yield f"ladder_matmul_{step}", "fp16", "8192x8192x8192", 6 * 8192**2, 2 * 8192**3, share
 
 
@@ -57,11 +58,11 @@ def entry(name, op, dtype, moved, flops, share, rng, noise, factor, repetition):
     floor = max(moved / COPY, flops / PEAKS[dtype]) * 1e6
     truth = (floor / share if floor > 0 else 2.0) + 1.4
     us = truth * factor * rng.gauss(1, noise)
-    label = "cuDNN engine 58, tensor cores" if op.startswith("conv") else "cuBLASLt 6 tile 128x256" if op == "matmul" else ""
+    label = "cuDNN engine 58" if op.startswith("conv") else "cuBLASLt 6 tile 128x256" if op == "matmul" else ""
     if op == "linear" and dtype == "fp16":
         label = "cuBLASLt 71 | no tensor cores: 10 columns are not a multiple of 8"
-    counters = {"median_us": us, "spread_percent": abs(rng.gauss(200 * noise, 40 * noise)), "bytes": moved, "flops": flops,
-                "GB/s": moved / us / 1e3, "TFLOP/s": flops / us / 1e6, "floor_us": floor,
+    counters = {"median_us": us, "spread_percent": abs(rng.gauss(200 * noise, 40 * noise)), "bytes": moved,
+                "flops": flops, "GB/s": moved / us / 1e3, "TFLOP/s": flops / us / 1e6, "floor_us": floor,
                 "ceiling_percent": 100 * floor / us, "host_us": rng.gauss(4, 0.3),
                 "relative_error": {"fp32": 2e-7, "tf32": 3e-4, "fp16": 2.6e-4, "bf16": 2e-3}[dtype]}
     return {"name": name + "/manual_time", "run_name": name + "/manual_time", "run_type": "iteration",
@@ -74,9 +75,9 @@ def context():
     return {"date": "2026-01-01T10:00:00+00:00", "host_name": "here", "executable": "build/release/bin/demi_bench",
             "num_cpus": 16, "card": "NVIDIA H200", "driver": "580.159", "cuda": "13.0", "cudnn": "9.19",
             "demi_commit": "0123abc", "command": "demi_bench --set=default --benchmark_out=demi.json",
-            "l2_bytes": "62914560", "ceiling_copy_GBps": "4280", "ceiling_fp32_TFLOPs": "51", "ceiling_tf32_TFLOPs": "356",
-            "ceiling_fp16_TFLOPs": "745", "ceiling_bf16_TFLOPs": "687", "sm_clock_MHz": "1980",
-            "memory_clock_MHz": "3201"}
+            "l2_bytes": "62914560", "ceiling_copy_GBps": "4280", "ceiling_fp32_TFLOPs": "51",
+            "ceiling_tf32_TFLOPs": "356", "ceiling_fp16_TFLOPs": "745", "ceiling_bf16_TFLOPs": "687",
+            "sm_clock_MHz": "1980", "memory_clock_MHz": "3201"}
 
 
 def run(seed=1, noise=0.01, slower=None, drift=1.0, repetitions=1):
@@ -101,7 +102,8 @@ def peer(seed=2, faster=("adam/fp16/11173962/cold",)):
             us = b["median_us"] * (0.8 if name in faster else rng.uniform(1.03, 1.9 if "bn_relu" in name else 1.25))
             entries.append({"name": name, "run_name": name, "run_type": "iteration", "iterations": 100, "real_time": us,
                             "cpu_time": us, "time_unit": "us", "median_us": us, "spread_percent": 1.0, "label": ""})
-    return {"context": {"card": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "cudnn": "9.19"}, "benchmarks": entries}
+    return {"context": {"card": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "cudnn": "9.19"},
+            "benchmarks": entries}
 
 
 def with_aggregates(data):
@@ -111,7 +113,8 @@ def with_aggregates(data):
         groups.setdefault(b["run_name"], []).append(b)
     for name, runs in groups.items():
         times = sorted(b["real_time"] for b in runs)
-        for kind, value in (("mean", sum(times) / len(times)), ("median", times[len(times) // 2]), ("stddev", 1.0), ("cv", 0.01)):
+        statistics = {"mean": sum(times) / len(times), "median": times[len(times) // 2], "stddev": 1.0, "cv": 0.01}
+        for kind, value in statistics.items():
             data["benchmarks"].append({**runs[0], "name": f"{name}_{kind}", "run_type": "aggregate",
                                        "aggregate_name": kind, "real_time": value,
                                        "median_us": value / 1000 if kind in ("mean", "median") else value})

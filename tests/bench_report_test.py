@@ -19,8 +19,8 @@ PLANTED = "batch_norm_add_relu/fp16/256x32x32x64/cold"
 
 
 def report(*arguments):
-    return subprocess.run([sys.executable, REPORT, *map(str, arguments)], capture_output=True, encoding="utf-8", check=False,
-                          env={"PYTHONIOENCODING": "ascii"})  # as in a bare locale
+    return subprocess.run([sys.executable, REPORT, *map(str, arguments)], capture_output=True, encoding="utf-8",
+                          check=False, env={"PYTHONIOENCODING": "ascii"})  # as in a bare locale
 
 
 class ReportTest(unittest.TestCase):
@@ -67,7 +67,8 @@ class Tables(ReportTest):
         for b in data["benchmarks"]:
             op, dtype, shape, cache, _ = b["name"].split("/")
             shown = cells(text, op, shape, cache)[head.index(f"{dtype.upper()}, µs")]
-            self.assertAlmostEqual(float(shown), b["median_us"], delta=0.006 * b["median_us"] + 0.5 * (b["median_us"] > 999))
+            delta = 0.5 if b["median_us"] > 999 else 0.006 * b["median_us"]  # of three significant digits
+            self.assertAlmostEqual(float(shown), b["median_us"], delta=delta)
 
     def test_figures_of_one_op(self):
         data = {"context": made.context(), "benchmarks": [
@@ -76,8 +77,8 @@ class Tables(ReportTest):
             simple("relu/fp16/1000/cold/manual_time", 3, median_us=4.0, bytes=4000, ceiling_percent=76.4, host_us=2.5,
                    relative_error=2.5e-4, label="engine 7 | no tensor cores: odd channels")]}
         row = cells(self.succeeds(self.file("demi.json", data)), "relu")
-        self.assertEqual(row, ["relu", "1000", "cold", "8.00", "6.00", "4.00", "2.00×", "1.50×", "50 %", "80 / – / 76 %",
-                               "2.5e-04", "2.5", "FP16: engine 7 \\| no tensor cores: odd channels"])
+        self.assertEqual(row, ["relu", "1000", "cold", "8.00", "6.00", "4.00", "2.00×", "1.50×", "50 %",
+                               "80 / – / 76 %", "2.5e-04", "2.5", "FP16: engine 7 \\| no tensor cores: odd channels"])
 
     def test_repetitions_and_aggregates_make_one_result(self):
         entries = [simple("relu/fp16/9/warm/repeats:3/manual_time", us) for us in (5, 7, 6)]
@@ -304,7 +305,8 @@ class BadInput(ReportTest):
         for data in ([], {}, {"benchmarks": [1], "context": {}}, {"benchmarks": {}, "context": {}}, {"context": {}}):
             self.fails(["wrong.json is not Google Benchmark's JSON"], self.file("wrong.json", data))
         self.fails(["no benchmarks"], self.file("empty.json", {"context": {}, "benchmarks": []}))
-        self.fails(["BM_x", "<op>/<dtype>/<shape>"], self.file("g.json", {"context": {}, "benchmarks": [simple("BM_x", 1)]}))
+        self.fails(["BM_x", "<op>/<dtype>/<shape>"],
+                   self.file("g.json", {"context": {}, "benchmarks": [simple("BM_x", 1)]}))
         self.fails(["relu/fp16/1", "real_time"],
                    self.file("t.json", {"context": {}, "benchmarks": [{"name": "relu/fp16/1/cold"}]}))
         self.fails(["--filter (", "regular expression"], good, "--filter", "(")

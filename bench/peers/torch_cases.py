@@ -1,8 +1,8 @@
 """PyTorch's counterpart of each op that demi_bench measures: a set of operands, and the call to be timed on it.
 
-A case is built from a name's op, dtype and shape. `make()` gives a fresh set of random operands; `call(operands)` issues
-the work and returns the tensors it made. Images are NHWC in memory (channels_last), FP16 and BF16 tensors are in that
-dtype themselves, without autocast; weights and statistics of a batch norm are FP32, as they are under it.
+A case is built from a name's op, dtype and shape. `make()` gives a fresh set of random operands; `call(operands)`
+issues the work and returns the tensors it made. Images are NHWC in memory (channels_last), FP16 and BF16 tensors are
+in that dtype themselves, without autocast; weights and statistics of a batch norm are FP32, as they are under it.
 """
 import re
 from dataclasses import dataclass
@@ -115,8 +115,9 @@ def batch_norm(op, m, shape):
             operands = [image(), m.vector(c, 1.0), m.vector(c, 0.0), m.vector(c, 0.0), m.vector(c, 1.0)]
             return operands + [image()] * residual
         calls = ["F.batch_norm"] + ["add_"] * residual + ["relu_"] * relu
-        return Case(make, lambda s: forward(*s), SEQUENCE.format(len(calls), ", ".join(calls)) if len(calls) > 1 else "",
-                    len(calls) > 1)
+        several = len(calls) > 1
+        return Case(make, lambda s: forward(*s), SEQUENCE.format(len(calls), ", ".join(calls)) if several else "",
+                    several)
 
     def make():
         x, weight, bias = image(), m.vector(c, 1.0), m.vector(c, 0.0)
@@ -237,8 +238,8 @@ def convolution(op, m, shape):
     if op in ("conv_dgrad", "conv_wgrad"):
         mask = [op == "conv_dgrad", op == "conv_wgrad", False]
         return Case(lambda: [m.image(n, p, q, k), x(), weight()],
-                    lambda t: aten.convolution_backward(t[0], t[1], t[2], None, [s, s], [pad, pad], [1, 1], False, [0, 0],
-                                                        1, mask))
+                    lambda t: aten.convolution_backward(t[0], t[1], t[2], None, [s, s], [pad, pad], [1, 1], False,
+                                                        [0, 0], 1, mask))
 
     def fused(t):
         y = F.conv2d(t[0], t[1], None, s, pad)

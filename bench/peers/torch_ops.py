@@ -208,7 +208,7 @@ def main():
             except LeftOut as e:
                 left_out[name] = str(e)
             except (RuntimeError, NotImplementedError) as e:  # out of memory, a dtype that an op does not take
-                left_out[name] = f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else 'no text'}"
+                left_out[name] = f"{type(e).__name__}: {(str(e).strip() or 'no text').splitlines()[0]}"
             if cuda and not alive(device):
                 left_out.update({n: f"the GPU failed at {name}" for n in names[names.index(name) + 1:]})
                 break

@@ -1,4 +1,5 @@
 """Bars, a row an op and shape: how many times faster (a logarithmic axis around 1x), and the share of the ceiling."""
+import html
 import math
 
 from . import svg
@@ -39,9 +40,10 @@ class Chart:
             self.body.append(svg.text(x, TOP - 9, tick_label(tick), "tick", "middle"))
         self.body.append(svg.text((self.left + WIDTH - 90) / 2, self.height - 12, title, "title", "middle"))
         for i, row in enumerate(self.rows):
-            name = row.op
-            self.body.append(f'<text x="{self.left - 10:.1f}" y="{self.y(i) + 4:.1f}" font-size="12" text-anchor="end">'
-                             f'<tspan>{name}</tspan><tspan class="muted" dx="6" font-size="11">{detail(row)}</tspan></text>')
+            x, y = self.left - 10, self.y(i) + 4
+            self.body.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="end"><tspan>'
+                             f'{html.escape(row.op)}</tspan><tspan class="muted" dx="6" font-size="11">'
+                             f'{html.escape(detail(row))}</tspan></text>')
 
 
 def detail(row):
@@ -101,11 +103,12 @@ def speed_up(rows):
         return ""
 
     def values(row):
-        tip = f"{row.op} {detail(row)}\nFP32 {digits(row.by_dtype['fp32'].us)} µs, FP16 {digits(row.by_dtype['fp16'].us)} µs"
-        found = [(row.ratio("fp32", "fp16"), "fp16", tip)]
-        if row.ratio("tf32", "fp16"):
-            found.append((row.ratio("tf32", "fp16"), "tf32", f"{row.op} {detail(row)}\nTF32 "
-                          f"{digits(row.by_dtype['tf32'].us)} µs: FP16 is {row.ratio('tf32', 'fp16'):.2f}× as fast"))
+        found = []
+        for slow in ("fp32", "tf32"):
+            if ratio := row.ratio(slow, "fp16"):
+                tip = (f"{row.op} {detail(row)}\n{NAMES[slow]} {digits(row.by_dtype[slow].us)} µs, FP16 "
+                       f"{digits(row.by_dtype['fp16'].us)} µs: {ratio:.2f}× as fast")
+                found.append((ratio, "fp16" if slow == "fp32" else "tf32", tip))
         return found
 
     legend = [("dot fill-fp16", "over FP32 (bar, number)")]
@@ -131,8 +134,8 @@ def against_peer(rows, peer):
     used = [d for d in DTYPES if any(pair_of(r, d, peer) for r in rows)]
     bars = [d for d in used if any(values(r)[0][1] == d for r in rows)]
     legend = dtype_entries(used, bars)
-    return log_chart(rows, values, "demi against PyTorch: PyTorch's time / demi's time (×, logarithmic; right of 1× demi "
-                     "is faster)", legend)
+    return log_chart(rows, values, "demi against PyTorch: PyTorch's time / demi's time (×, logarithmic; right of 1× "
+                     "demi is faster)", legend)
 
 
 def ceiling_share(rows):
@@ -160,7 +163,8 @@ def ceiling_share(rows):
         chart.body.append(svg.rect(left, chart.y(i) - 6, max(at(share) - left, 1), 12, f"bar fill-{dtype}",
                                    f"{name}\n{share:.0f} %"))
         for other, kind, name in shown[1:]:
-            chart.body.append(svg.marker("elementwise", at(other), chart.y(i), f"ring line-{kind}", f"{name}\n{other:.0f} %"))
+            chart.body.append(svg.marker("elementwise", at(other), chart.y(i), f"ring line-{kind}",
+                                         f"{name}\n{other:.0f} %"))
         chart.body.append(svg.text(WIDTH - 8, chart.y(i) + 4, f"{share:.0f} %", "value", "end"))
     used = [d for d in DTYPES if any(row.timed(d) for row in rows)]
     bars = {values(r)[0][1] for r in rows}

@@ -104,7 +104,7 @@ def report(before, after, threshold, floor):
         verdict, why = verdict_of(a, b, threshold, floor, scatter)
         counts[verdict] += 1
         change = f"{100 * (b.us / a.us - 1):+.1f} %" if a.us > 0 and b.us > 0 else "–"
-        told = " ".join(filter(None, (verdict.upper() if verdict == "slower" else verdict or "same", why and f"({why})")))
+        told = {"slower": "SLOWER", "faster": "faster", "": "same"}[verdict] + (f" ({why})" if why else "")
         line = f"{name:<{width}}  {digits(a.us):>9}  {digits(b.us):>9}  {change:>8}  {told}"
         lines.append(line)
         if verdict == "slower":

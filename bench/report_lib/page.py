@@ -18,7 +18,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margi
 dd { margin: 0; overflow-wrap: anywhere; } code, .command { font-family: ui-monospace, monospace; font-size: 13px; }
 .chart, .scroll { overflow-x: auto; } svg { display: block; font-family: system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .muted, svg .tick { fill: var(--muted); } svg .title { fill: var(--muted); }
-svg .label, svg .value, svg .on-line { paint-order: stroke; stroke: var(--ground); stroke-width: 3px; stroke-linejoin: round; }
+svg .label, svg .value, svg .on-line { paint-order: stroke; stroke: var(--ground); stroke-width: 3px;
+  stroke-linejoin: round; }
 svg .value { font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--grid); } .axis, .mark { stroke: var(--axis); stroke-width: 1.3; }
 .roof { stroke: var(--muted); stroke-width: 2; } .leader { stroke: var(--axis); stroke-width: 1; }
@@ -32,9 +33,8 @@ table { border-collapse: collapse; font-size: 12.5px; font-variant-numeric: tabu
 th, td { padding: 3px 7px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--edge); }
 th { vertical-align: bottom; white-space: normal; min-width: 4.5em; font-weight: 600; }
 th:nth-child(-n+3), td:nth-child(-n+3), th:last-child, td:last-child { text-align: left; }
-th:first-child, td:first-child { position: sticky; left: 0; background: var(--ground); }
 td:last-child { white-space: normal; min-width: 22em; color: var(--muted); }
-tbody tr:hover, tbody tr:hover td:first-child { background: var(--grid); }
+tbody tr:hover { background: var(--grid); }
 """
 
 
@@ -61,19 +61,21 @@ def html_page(run, peer=None):
     parts = [header(run, peer)]
     parts += [f"<p>{html.escape(line)}</p>" for line in remarks(run, rows, peer)]
     parts.append(section("Roofline", "A point is a benchmark; left of a dtype's ridge memory limits it, right of it "
-                         "arithmetic does. Warm points may rise above the memory roof, which is main memory's. Points name "
-                         "themselves under the pointer."
+                         "arithmetic does. Warm points may rise above the memory roof, which is main memory's. Points "
+                         "name themselves under the pointer."
                          + (f" Not shown: {unplotted} that do no arithmetic, as copies." if unplotted else ""),
                          roofline.roofline(run)))
-    parts.append(section("FP16 against FP32", "Half the bytes let an op that memory limits run twice as fast: the line at "
-                         "2×. What goes beyond it comes from tensor cores or from fitting the L2 cache; what stays below "
-                         "is limited by something else.", bars.speed_up(rows)))
-    parts.append(section("Share of the ceiling", "Against what the same program measured on this card at its start: the "
-                         "bandwidth of a copy, and a large matrix product in each dtype.", bars.ceiling_share(rows)))
+    parts.append(section("FP16 against FP32", "Half the bytes let an op that memory limits run twice as fast: the "
+                         "line at 2×. What goes beyond it comes from tensor cores or from fitting the L2 cache; what "
+                         "stays below is limited by something else.", bars.speed_up(rows)))
+    parts.append(section("Share of the ceiling", "Against what the same program measured on this card at its start: "
+                         "the bandwidth of a copy, and a large matrix product in each dtype.",
+                         bars.ceiling_share(rows)))
     if peer:
         head, lines = behind_lines(rows, peer)
         listed = f"<p>{html.escape(head)}</p><ul>" + "".join(f"<li>{html.escape(x)}</li>" for x in lines) + "</ul>"
-        parts.append(section("Against PyTorch", "The same ops, shapes and method, measured by bench/peers/torch_ops.py.",
+        parts.append(section("Against PyTorch", "The same ops, shapes and method, measured by "
+                             "bench/peers/torch_ops.py.",
                              bars.against_peer(rows, peer) + listed + html_table(*peer_table(rows, peer))))
     parts.append(section("All figures", "µs a call, medians. Bytes saved: FP16 against FP32. Relative error: of FP16 "
                          "unless said otherwise, ‖y − reference‖ / ‖reference‖. Host: time to issue one call.",

@@ -4,13 +4,12 @@ Attainable TFLOP/s = min(peak of the dtype, operations per byte x copy bandwidth
 """
 import math
 
-from . import svg
+from . import labels, svg
 from .results import DTYPES
 from .table import NAMES, digits
 
 WIDTH, HEIGHT = 1040, 600
 LEFT, RIGHT, TOP, BOTTOM = 72, 172, 58, 56
-MAX_LABELS = 30
 
 
 def plotted(run):
@@ -101,47 +100,6 @@ def draw_roofs(plot, roofs, copy, points):
     return body, boxes
 
 
-def worth_a_label(points):
-    """One point an op, its 16-bit one with the most work; products and convolutions first, then the longest."""
-    best = {}
-    for r in points:
-        rank = (r.dtype == "fp16", r.dtype == "bf16", r.cache != "warm", r.get("flops"))
-        if r.op not in best or rank > best[r.op][0]:
-            best[r.op] = (rank, r)
-    first = ("matrix product", "convolution", "batch norm")
-    return sorted((r for _, r in best.values()), key=lambda r: (r.family not in first, r.family == "ladder", -r.us))
-
-
-def draw_labels(plot, points, boxes):
-    """Direct labels, each at the first free place around its point; one that finds none is left to the tooltip."""
-    taken = list(boxes)
-    for r in points:
-        x, y = map(lambda f, v: f(v), (plot.x, plot.y), place(r))
-        taken.append((x - 6, y - 6, x + 6, y + 6))
-    body, shown = [], 0
-    for r in worth_a_label(points):
-        if shown == MAX_LABELS:
-            break
-        name = r.op.replace("ladder_", "")
-        x, y = map(lambda f, v: f(v), (plot.x, plot.y), place(r))
-        width = svg.text_width(name, 11)
-        for reach in (10, 22, 38, 56, 78):
-            spots = [(x + reach, y - 6), (x - reach - width, y - 6), (x - width / 2, y + reach - 2),
-                     (x - width / 2, y - reach - 12), (x + reach * 0.8, y + reach * 0.8), (x + reach * 0.8, y - reach - 6),
-                     (x - width - reach * 0.8, y + reach * 0.8), (x - width - reach * 0.8, y - reach - 6)]
-            free = [(left, top, left + width, top + 13) for left, top in spots
-                    if left > LEFT and left + width < WIDTH - RIGHT and top > TOP and top + 13 < HEIGHT - BOTTOM]
-            box = next((b for b in free if not any(svg.overlap(b, t) for t in taken)), None)
-            if box:
-                if reach > 10:
-                    body.append(svg.line(x, y, min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]), "leader"))
-                body.append(svg.text(box[0], box[1] + 10.5, name, "label", size=11))
-                taken.append(box)
-                shown += 1
-                break
-    return body
-
-
 def tooltip(r):
     x, y = place(r)
     parts = [r.name, f"{digits(r.us)} µs, {digits(y)} TFLOP/s at {digits(x)} FLOP/B"]
@@ -179,9 +137,10 @@ def roofline(run):
     plot = Plot(points, roofs, copy)
     lines, boxes = draw_roofs(plot, roofs, copy, points)
     body = plot.axes() + lines + legend(points)
-    labels = draw_labels(plot, points, boxes)
+    dots = [(r, plot.x(x), plot.y(y)) for r in points for x, y in (place(r),)]
+    names = labels.draw(dots, boxes, (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM))
     for r in sorted(points, key=lambda r: (r.dtype == "fp16", r.us)):
         x, y = place(r)
         style = f"ring line-{r.dtype}" if r.cache == "warm" else f"dot fill-{r.dtype}"
         body.append(svg.marker(r.family, plot.x(x), plot.y(y), style, tooltip(r)))
-    return svg.figure(WIDTH, HEIGHT, body + labels, "Roofline")
+    return svg.figure(WIDTH, HEIGHT, body + names, "Roofline")

@@ -43,7 +43,8 @@ MARKERS = {  # outlines around the origin, of about the same area
     "optimizer": polygon(3, 6.2, math.pi / 2),
     "convolution": polygon(4, 6.0, 0),
     "matrix product": star(5, 7.4, 3.3),
-    "ladder": [(-6, -2), (-2, -2), (-2, -6), (2, -6), (2, -2), (6, -2), (6, 2), (2, 2), (2, 6), (-2, 6), (-2, 2), (-6, 2)],
+    "ladder": [(-6, -2), (-2, -2), (-2, -6), (2, -6), (2, -2), (6, -2), (6, 2), (2, 2), (2, 6), (-2, 6), (-2, 2),
+               (-6, 2)],
 }
 
 

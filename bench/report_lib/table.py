@@ -208,8 +208,9 @@ def remarks(run, rows, peer=None):
         said.append(f"{outside} benchmarks named otherwise than <op>/<dtype>/<shape> are left out.")
     spreads = [r.spread_percent for r in run.timed() if r.spread_percent]
     if spreads:
-        said.append(f"Times are medians a call. Their spread, (p90 - p10) / median, is {statistics.median(spreads):.1f} % "
-                    f"for the median benchmark and {max(spreads):.1f} % for the worst.")
+        said.append("Times are medians a call. Their spread, (p90 - p10) / median, is "
+                    f"{statistics.median(spreads):.1f} % for the median benchmark and {max(spreads):.1f} % for "
+                    "the worst.")
     hosts = [r for r in run.timed() if r.get("host_us")]
     bound = [r for r in hosts if r.get("host_us") > r.us]
     if hosts:
