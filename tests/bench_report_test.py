@@ -80,6 +80,12 @@ class Tables(ReportTest):
         self.assertEqual(row, ["relu", "1000", "cold", "8.00", "6.00", "4.00", "2.00×", "1.50×", "25 %",
                                "80 / – / 76 %", "2.5e-04", "2.5", "FP16: engine 7 \\| no tensor cores: odd channels"])
 
+    def test_the_host_is_no_figure_of_its_own_on_the_cpu(self):
+        data = made.run()
+        self.assertIn("host, µs", self.succeeds(self.file("gpu.json", data)))
+        data["context"] = {"card": "some CPU"}
+        self.assertNotIn("host", self.succeeds(self.file("cpu.json", data)))
+
     def test_repetitions_and_aggregates_make_one_result(self):
         entries = [simple("relu/fp16/9/warm/repeats:3/manual_time", us) for us in (5, 7, 6)]
         data = made.with_aggregates({"context": {}, "benchmarks": entries})

@@ -78,8 +78,9 @@ def html_page(run, peer=None):
                              "bench/peers/torch_ops.py.",
                              bars.against_peer(rows, peer) + listed + html_table(*peer_table(rows, peer))))
     parts.append(section("All figures", "µs a call, medians. Bytes saved: FP16 against FP32. Relative error: of FP16 "
-                         "unless said otherwise, ‖y − reference‖ / ‖reference‖. Host: time to issue one call.",
-                         html_table(*main_table(rows))))
+                         "unless said otherwise, ‖y − reference‖ / ‖reference‖."
+                         + (" Host: time to issue one call." if run.on_gpu() else ""),
+                         html_table(*main_table(run, rows))))
     title = f"demi benchmarks, {run.context.get('card', 'unknown card')}"
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
             f'content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'

@@ -62,6 +62,10 @@ class Run:
     def in_grammar(self):
         return [r for r in self.results.values() if r.dtype]
 
+    def on_gpu(self):
+        """Whether a host issues the calls: on the CPU its time is the call's own and says nothing."""
+        return bool(self.context.get("driver") or self.context.get("cuda"))
+
     def ceiling(self, key):
         """A ceiling of the context, which holds strings; None where it was not measured."""
         try:

@@ -94,15 +94,22 @@ def time_cell(result):
     return "–" if result is None else "failed" if result.error else digits(result.us)
 
 
-def main_table(rows):
+def error_cell(result):
+    error = result.get("relative_error") if result else None
+    if error is None:
+        return "–"
+    return (f"{error:.1e}" if error else "0") + ("" if result.dtype == "fp16" else f" ({NAMES[result.dtype]})")
+
+
+def main_table(run, rows):
     """Header and rows of cells. Columns of dtypes that were not measured are left out."""
     dtypes = dtypes_of(rows)
     pairs = [("fp32", "fp16"), ("tf32", "fp16")] if "fp16" in dtypes else [("fp32", "bf16")]
     pairs = [p for p in pairs if any(row.ratio(*p) for row in rows)]
     head = ["op", "shape", "L2"] + [f"{NAMES[d]}, µs" for d in dtypes]
     head += [f"{NAMES[fast]} over {NAMES[slow]}" for slow, fast in pairs]
-    head += ["bytes saved", "share of ceiling, " + " / ".join(NAMES[d] for d in dtypes), "relative error", "host, µs",
-             "engine, notes"]
+    head += ["bytes saved", "share of ceiling, " + " / ".join(NAMES[d] for d in dtypes), "relative error"]
+    head += ["host, µs"] * run.on_gpu() + ["engine, notes"]
     body = []
     for row in rows:
         result = row.main()
@@ -110,11 +117,11 @@ def main_table(rows):
         cells += [times(row.ratio(*p)) for p in pairs]
         cells.append(percent(bytes_saved(row)))
         shares = [row.timed(d).get("ceiling_percent") if row.timed(d) else None for d in dtypes]
-        cells.append(" / ".join("–" if s is None else f"{s:.0f}" for s in shares) + " %" if any(shares) else "–")
-        error = result.get("relative_error") if result else None
-        which = "" if error is None or result.dtype == "fp16" else f" ({NAMES[result.dtype]})"
-        cells.append("–" if error is None else f"{error:.1e}{which}")
-        cells.append(digits(result.get("host_us"), 2) if result else "–")
+        known = any(s is not None for s in shares)
+        cells.append(" / ".join("–" if s is None else f"{s:.0f}" for s in shares) + " %" if known else "–")
+        cells.append(error_cell(result))
+        if run.on_gpu():
+            cells.append(digits(result.get("host_us"), 2) if result else "–")
         cells.append(notes(row))
         body.append(cells)
     return head, body
@@ -211,7 +218,7 @@ def remarks(run, rows, peer=None):
         said.append("Times are medians a call. Their spread, (p90 - p10) / median, is "
                     f"{statistics.median(spreads):.1f} % for the median benchmark and {max(spreads):.1f} % for "
                     "the worst.")
-    hosts = [r for r in run.timed() if r.get("host_us")]
+    hosts = [r for r in run.timed() if r.get("host_us")] if run.on_gpu() else []
     bound = [r for r in hosts if r.get("host_us") > r.us]
     if hosts:
         said.append(f"Issuing a call takes the host {digits(statistics.median(r.get('host_us') for r in hosts), 2)} µs "
@@ -234,7 +241,7 @@ def markdown_table(head, body):
 def markdown(run, peer=None):
     rows = rows_of(run)
     text = "\n".join(f"- {term}: {escaped(str(value))}" for term, value in context_items(run, peer)) + "\n\n"
-    text += markdown_table(*main_table(rows)) + "\n"
+    text += markdown_table(*main_table(run, rows)) + "\n"
     text += "".join(f"{line}\n" for line in map(escaped, remarks(run, rows, peer)))
     if peer:
         text += "\n## Against PyTorch\n\n" + markdown_table(*peer_table(rows, peer)) + "\n"
