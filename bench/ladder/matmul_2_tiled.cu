@@ -18,7 +18,8 @@ static_assert(kTiled.m == kTile && kTiled.n == kTile && kTiled.k == kTile);
 
 __global__ void __launch_bounds__(kTile* kTile) tiled_kernel(const Half* a, const Half* b, Half* c, int n, int k) {
   // Threads of a warp read a column of tile_b: rows of 33 put its elements into different banks.
-  __shared__ float tile_a[kTile][kTile], tile_b[kTile][kTile + 1];
+  __shared__ __align__(16) float tile_a[kTile][kTile];
+  __shared__ float tile_b[kTile][kTile + 1];
   const int x = threadIdx.x, y = threadIdx.y;
   const int64_t row = blockIdx.y * kTile + y, column = blockIdx.x * kTile + x, row_b = blockIdx.x * kTile + y;
   float sum = 0.0f;

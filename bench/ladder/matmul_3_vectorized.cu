@@ -16,7 +16,6 @@ namespace {
 
 using kernels::cuda::load_floats;
 using kernels::cuda::Pack;
-using kernels::cuda::store_floats;
 
 constexpr int kTile = kVectorized.m, kTileK = kVectorized.k, kThreads = 256, kPiece = 8;
 static_assert(kVectorized.n == kTile && kThreads == kTile * kTileK / kPiece);
@@ -80,8 +79,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int j = 0; j < 8; j += 4) {
       const int64_t at_row = int64_t{blockIdx.y} * kTile + y + i % 4 + i / 4 * (kTile / 2);
-      const float four[4] = {sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]};
-      store_floats<4>(c + at_row * n + int64_t{blockIdx.x} * kTile + x + j / 4 * (kTile / 2), four);
+      const int64_t at_column = int64_t{blockIdx.x} * kTile + x + j / 4 * (kTile / 2);
+      const __half2 four[2] = {__floats2half2_rn(sum[i][j], sum[i][j + 1]),
+                               __floats2half2_rn(sum[i][j + 2], sum[i][j + 3])};
+      uint2 bits;  // else the compiler splits the store
+      memcpy(&bits, four, sizeof bits);
+      *reinterpret_cast<uint2*>(c + at_row * n + at_column) = bits;
     }
 }
 

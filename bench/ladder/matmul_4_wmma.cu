@@ -101,7 +101,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int e = 0; e < kPiece; ++e) out.value[e] = Half(patches[warp][patch_row][patch_column + e]);
       const int64_t at_row = int64_t{blockIdx.y} * kTile + warp_m + i * kFragment + patch_row;
       const int64_t at_column = int64_t{blockIdx.x} * kTile + warp_n + j * kFragment + patch_column;
-      *reinterpret_cast<Piece*>(c + at_row * n + at_column) = out;
+      uint4 bits;  // else the compiler splits the store
+      memcpy(&bits, &out, sizeof bits);
+      *reinterpret_cast<uint4*>(c + at_row * n + at_column) = bits;
       __syncwarp();
     }
 }

@@ -16,12 +16,10 @@
 // only wgmma, which reads shared memory by itself, keeps the tensor cores at their full rate.
 #include "demi/bench/ladder/ptx.cuh"
 #include "demi/bench/ladder/steps.h"
-#include "demi/kernels/cuda/device.cuh"
+#include "demi/core/dtype.h"
 
 namespace demi::bench::ladder {
 namespace {
-
-using kernels::cuda::store_floats;
 
 constexpr int kTileM = kMma.m, kTileN = kMma.n, kTileK = kMma.k, kThreads = 256, kPiece = 8;
 constexpr int kWarpM = 64, kWarpN = 64, kWarpsN = kTileN / kWarpN, kSteps = kTileK / 16, kStrip = 16;
@@ -110,8 +108,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int i = 0; i < 4; ++i)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      store_floats<2>(out + int64_t{i} * 16 * n + j * 8, {sum[i][j][0], sum[i][j][1]});
-      store_floats<2>(out + int64_t{i * 16 + 8} * n + j * 8, {sum[i][j][2], sum[i][j][3]});
+      *reinterpret_cast<__half2*>(out + int64_t{i} * 16 * n + j * 8) = __floats2half2_rn(sum[i][j][0], sum[i][j][1]);
+      *reinterpret_cast<__half2*>(out + int64_t{i * 16 + 8} * n + j * 8) =
+          __floats2half2_rn(sum[i][j][2], sum[i][j][3]);
     }
 }
 
