@@ -4,7 +4,7 @@
 // Adds over step 2:
 //   - per k a thread reads 8 + 8 numbers from shared memory, as four 16-byte loads, for 64 products: a pass of shared
 //     memory serves 256 products or more, where in step 2 it served 26;
-//   - global memory is read in 16-byte pieces, one instruction for eight elements; reads from the L2 fall to 8.6 GB;
+//   - global memory is read in 16-byte pieces, one instruction for eight elements; reads from the L2 fall to 17 GB;
 //   - two stages: the next pieces are on their way into registers while this stage is multiplied, and one barrier a
 //     stage does, since the stage being written is never the one being read.
 // What holds it back: the CUDA cores. Half precision has saved bytes so far, and no operation.
