@@ -4,13 +4,12 @@
 // Operations: 2 m n k = 1.10e12 for 8192^3, 1.6 ms at 700 TFLOP/s. Bytes that reach a block: (128 + 256) k * 2, in all
 // 2 m n k (1/128 + 1/256) = 12.9 GB from the L2.
 // Adds over step 4:
-//   - cp.async: tiles go to shared memory without passing registers, two or three tiles ahead of the products;
+//   - cp.async: tiles go to shared memory without passing registers, up to three tiles ahead of the products;
 //   - a swizzle: piece p of row r lies at piece p ^ (r % 8) of its 128 bytes, so both a row written and a column of
 //     eight pieces read by ldmatrix touch all banks once, without padding;
 //   - ldmatrix: one instruction for four 8 x 8 matrices, just as mma.sync wants them; the fragments of the next 16 of k
 //     are read while this one's are multiplied, across tiles as well;
-//   - 64 x 64 results a warp: per 16 of k it reads 8 fragments for 32 products of 16 x 8 x 16, where step 4 reads 6 for
-//   16;
+//   - 64 x 64 results a warp: per 16 of k 8 fragments are read for 32 products of 16 x 8 x 16, in step 4 6 for 16;
 //   - blocks that run together take tiles of 16 neighbouring rows, so they share rows of a and of b in the L2.
 // What holds it back: mma.sync takes its operands from registers, through which every byte must pass first. On Hopper
 // only wgmma, which reads shared memory by itself, keeps the tensor cores at their full rate.
