@@ -89,6 +89,8 @@ const std::vector<MatmulStep>& matmul_steps() {
       step("3_vectorized", "16-byte loads, 8 x 8 results in a thread's registers", kVectorized, matmul_vectorized),
       step("4_wmma", "tensor cores through nvcuda::wmma", kWmma, matmul_wmma),
       step("5_mma", "mma.sync fed by ldmatrix from swizzled tiles that cp.async fills ahead", kMma, matmul_mma),
+      step("6_wgmma", "wgmma from shared memory, bulk copies, a warpgroup a role, one block a multiprocessor", kWgmma,
+           matmul_wgmma),
   };
   return steps;
 }

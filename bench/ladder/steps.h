@@ -11,7 +11,7 @@ struct Multiples {
   int m, n, k;
 };
 constexpr Multiples kNaive{1, 1, 1}, kTiled{32, 32, 32}, kVectorized{128, 128, 16}, kWmma{128, 128, 32},
-    kMma{128, 256, 64};
+    kMma{128, 256, 64}, kWgmma{128, 256, 64};
 
 void matmul_naive(const Tensor& a, const Tensor& b, Tensor& c);
 void matmul_tiled(const Tensor& a, const Tensor& b, Tensor& c);
