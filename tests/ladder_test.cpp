@@ -42,7 +42,8 @@ TEST_F(Ladder, MatmulStepsGiveTheLibrarysProduct) {
 
 TEST_F(Ladder, MatmulStepsAgreeOnCommonSizes) {
   for (const MatmulStep& step : matmul_steps())
-    for (const auto& [m, n, k] : {std::array<int64_t, 3>{256, 512, 128}, {1280, 768, 1024}, {512, 256, 4096}})
+    for (const auto& [m, n, k] :
+         {std::array<int64_t, 3>{256, 512, 128}, {1280, 768, 1024}, {512, 256, 4096}, {2560, 3584, 192}})
       expect_product(step, m, n, k, device_, unwritten({m, n}, DType::F16));
 }
 
