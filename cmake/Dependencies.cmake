@@ -33,6 +33,8 @@ if(DEMI_FETCH) # what a fetched dependency must install, and what it must not bu
   set(EIGEN_BUILD_TESTING OFF)
   set(CLI11_BUILD_TESTS OFF)
   set(JSON_BuildTests OFF)
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_INSTALL OFF)
 endif()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -44,6 +46,7 @@ demi_find(nlohmann_json 3.10 nlohmann-json3-dev https://github.com/nlohmann/json
 if(DEMI_PROGRAMS)
   demi_find(CLI11 2.1 libcli11-dev https://github.com/CLIUtils/CLI11.git v2.4.2)
   demi_find(GTest 1.11 libgtest-dev https://github.com/google/googletest.git v1.14.0 OPTIONAL tests)
+  demi_find(benchmark 1.6 libbenchmark-dev https://github.com/google/benchmark.git v1.8.3 OPTIONAL demi_bench)
 endif()
 
 if(DEMI_MISSING)

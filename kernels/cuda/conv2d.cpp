@@ -129,8 +129,8 @@ void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& option
   if (!through_cudnn(ConvOp::Wgrad, x, dw, dy, {}, options)) conv_direct_wgrad(dy, x, options, dw);
 }
 
-std::string conv2d_engine(ConvOp op, const Shape& x, const Shape& w, const Conv2dOptions& options, DType dtype,
-                          Device device) {
+ConvEngine conv2d_engine(ConvOp op, const Shape& x, const Shape& w, const Conv2dOptions& options, DType dtype,
+                         Device device) {
   const backend::DeviceScope scope(device.index());
   return conv_cudnn_engine(problem_of(op, x, w, conv2d_shape(x, w, options), options, dtype, device));
 }

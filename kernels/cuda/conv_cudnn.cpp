@@ -15,6 +15,7 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -53,13 +54,17 @@ class PlanGraph : public fe::graph::Graph {
     }
     plans.candidate = index;
   }
+  bool on_tensor_cores(int64_t index) const {
+    const auto& notes = plans.numeric_notes.at(static_cast<size_t>(index));
+    return std::find(notes.begin(), notes.end(), fe::NumericalNote_t::TENSOR_CORE) != notes.end();
+  }
 };
 
 struct Plan {
   std::unique_ptr<PlanGraph> graph;  // nullptr: no engine takes the problem
   int64_t index = -1;                // of the plan within the graph
   size_t workspace = 0;
-  std::string engine;
+  ConvEngine engine;
 };
 
 void check(fe::error_t status, const ConvProblem& problem) {
@@ -222,10 +227,11 @@ Plan search(const ConvProblem& problem, const ConvBuffers& buffers) {
     best_time = *time;
     best.index = i;
     best.workspace = bytes;
-    best.engine = name;
+    best.engine.name = name;
     if (deterministic()) break;
   }
   if (best.index < 0) return {};
+  best.engine.tensor_cores = graph->on_tensor_cores(best.index);
   graph->keep_only(best.index);
   best.graph = std::move(graph);
   return best;
@@ -276,7 +282,7 @@ bool conv_cudnn(const ConvProblem& problem, const ConvBuffers& buffers) {
   std::string message;
   DEMI_CHECK(execute(*plan->graph, plan->index, context, problem, buffers, workspace, &message),
              "[{}] cuDNN: {} (x {}, w {}, {}, {})", name_of(problem.op), message, problem.x, problem.w, problem.dtype,
-             plan->engine);
+             plan->engine.name);
   return true;
 }
 
@@ -285,9 +291,9 @@ bool conv_cudnn_refuses(const ConvProblem& problem) {
   return plan && !plan->graph;
 }
 
-std::string conv_cudnn_engine(const ConvProblem& problem) {
+ConvEngine conv_cudnn_engine(const ConvProblem& problem) {
   const Plan* plan = cache(problem).find(key_of(problem));
-  return !plan ? "" : plan->graph ? plan->engine : "direct";
+  return !plan ? ConvEngine{} : plan->graph ? plan->engine : ConvEngine{"direct"};
 }
 
 }  // namespace demi::kernels::cuda

@@ -34,11 +34,15 @@ bool conv_cudnn(const ConvProblem& problem, const ConvBuffers& buffers);
 bool conv_cudnn_refuses(const ConvProblem& problem);
 
 // The engine and its settings that this thread uses for the problem: cuDNN's name, "direct" once no engine was found,
-// "" before the first run.
-std::string conv_cudnn_engine(const ConvProblem& problem);
+// "" before the first run. And whether cuDNN notes that it computes on tensor cores.
+struct ConvEngine {
+  std::string name;
+  bool tensor_cores = false;
+};
+ConvEngine conv_cudnn_engine(const ConvProblem& problem);
 
 // The same for a convolution of these public shapes (channels are padded as conv2d() pads them).
-std::string conv2d_engine(ConvOp op, const Shape& x, const Shape& w, const Conv2dOptions& options, DType dtype,
-                          Device device);
+ConvEngine conv2d_engine(ConvOp op, const Shape& x, const Shape& w, const Conv2dOptions& options, DType dtype,
+                         Device device);
 
 }  // namespace demi::kernels::cuda

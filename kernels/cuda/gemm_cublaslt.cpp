@@ -105,12 +105,20 @@ Plan make_plan(const Problem& p, const float* bias, cublasLtHandle_t handle) {
   return plan;
 }
 
-// bias: undefined, or FP32, 16-byte aligned and with an FP32 c.
+Problem problem_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, bool bias, const Tensor& c) {
+  const bool tf32 = a.dtype() == DType::F32 && float32_math() == Float32Math::Tf32;
+  return {a, b, c, transpose_a, transpose_b, bias, c.size(0), c.size(1), a.size(transpose_a ? 0 : 1), tf32};
+}
+
+// cuBLASLt adds a bias of the result's dtype only, from where it is aligned.
+bool adds_bias(const Tensor& bias, const Tensor& c) {
+  return bias.defined() && c.dtype() == DType::F32 && reinterpret_cast<uintptr_t>(bias.raw()) % 16 == 0;
+}
+
+// bias: undefined, or as adds_bias() asks.
 void multiply(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias, Tensor& c) {
   Context& context = Context::get(c.device());
-  const bool tf32 = a.dtype() == DType::F32 && float32_math() == Float32Math::Tf32;
-  const Problem problem{
-      a, b, c, transpose_a, transpose_b, bias.defined(), c.size(0), c.size(1), a.size(transpose_a ? 0 : 1), tf32};
+  const Problem problem = problem_of(a, transpose_a, b, transpose_b, bias.defined(), c);
   thread_local PlanCache<Key, Plan> plans;
   const float* bias_data = bias.defined() ? bias.data<float>() : nullptr;
   const Key key = key_of(problem);
@@ -136,15 +144,38 @@ void gemm(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, 
   if (a.size(transpose_a ? 0 : 1) == 0) return gemm_naive(a, transpose_a, b, transpose_b, bias, c);
   if (!bias.defined()) return multiply(a, transpose_a, b, transpose_b, {}, c);
   if (c.dtype() == DType::F32) {
-    if (reinterpret_cast<uintptr_t>(bias.raw()) % 16 == 0) return multiply(a, transpose_a, b, transpose_b, bias, c);
+    if (adds_bias(bias, c)) return multiply(a, transpose_a, b, transpose_b, bias, c);
     multiply(a, transpose_a, b, transpose_b, {}, c);
     return add_bias(c, bias, c);
   }
-  // cuBLASLt adds a bias of the result's dtype only: the sum is made in FP32 here, and rounded once.
+  // The sum is made in FP32 here, and rounded once.
   const memory::Scope scope(memory::Category::Workspace);
   Tensor wide = Tensor::empty(c.shape(), DType::F32, c.device());
   multiply(a, transpose_a, b, transpose_b, {}, wide);
   add_bias(wide, bias, c);
+}
+
+GemmEngine gemm_engine(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& bias,
+                       const Tensor& c) {
+  if (a.size(transpose_a ? 0 : 1) == 0) return {"naive", false};
+  const Tensor out = bias.defined() && c.dtype() != DType::F32 ? Tensor::empty(c.shape(), DType::F32, c.device()) : c;
+  const bool inside = adds_bias(bias, c);
+  const Plan plan = make_plan(problem_of(a, transpose_a, b, transpose_b, inside, out),
+                              inside ? bias.data<float>() : nullptr, Context::get(c.device()).cublaslt());
+  if (!plan.found) return {"naive", false};
+  const auto setting = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
+    CHECK_CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&plan.algorithm, attribute, &value, sizeof value, nullptr));
+    return value;
+  };
+  uint64_t flags = 0;
+  CHECK_CUBLAS(cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
+                                                 sizeof flags, nullptr));
+  return {fmt::format("cuBLASLt algorithm {}, tile {}, stages {}, cluster {}, split-k {}",
+                      setting(CUBLASLT_ALGO_CONFIG_ID, int32_t{0}), setting(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{0}),
+                      setting(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{0}),
+                      setting(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{0}),
+                      std::max(1, setting(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{0}))),
+          (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK) != 0};
 }
 
 }  // namespace demi::kernels::cuda
