@@ -78,7 +78,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   std::string output_so_far() const { return read_file(out_); }
-  void interrupt() const { kill(pid_, SIGINT); }
+  void interrupt(int signal = SIGINT) const { kill(pid_, signal); }
   bool ended() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
     return pid_ <= 0;

@@ -322,26 +322,29 @@ TEST_P(Programs, ResumedTrainingEqualsTheStraightOne) {
   EXPECT_EQ(metrics(work_ / "half.out").size(), 4u);
 }
 
-// Ctrl-C in the middle of an epoch saves; resumed, it is as if nothing had happened.
-TEST_P(Programs, CtrlCSavesAndResumeGoesOn) {
+// Ctrl-C, or the SIGTERM of a batch system, in the middle of an epoch saves; resumed, it is as if nothing had happened.
+TEST_P(Programs, CtrlCAndSigtermSaveAndResumeGoesOn) {
   const Words flags = tiny({"--data", "synthetic:640", "--batch", "8", "--epochs", "2", "--precision", "fp16",
                             "--init-scale", "64", "--growth-interval", "50", "--deterministic"});
   train(flags + Words{"--save", "straight", "--out", "straight.out"});
-  const auto process = start("cifar_resnet", on_device(flags + Words{"--save", "a", "--out", "out"}));
-  while (process->output_so_far().find("recipe") == std::string::npos && !process->ended())
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  process->interrupt();
-  const Result r = process->wait();
-  ASSERT_EQ(r.code, 130) << r.err << r.out;
-  EXPECT_EQ(r.err, "");
-  EXPECT_NE(r.out.find("--resume a"), std::string::npos) << r.out;
-  const auto notes = nlohmann::json::parse(nn::read_safetensors(work_ / "a").metadata.at("notes"));
-  EXPECT_EQ(notes.at("epoch"), "0");
-  const int next = std::stoi(notes.at("next_batch").get<std::string>());
-  EXPECT_GT(next, 0);
-  EXPECT_LT(next, 80);
-  EXPECT_TRUE(fs::exists(work_ / "out/report.html"));
+  const auto end_midway = [&](int signal, const Words& words) {
+    const auto process = start("cifar_resnet", on_device(words + Words{"--save", "a", "--out", "out"}));
+    while (process->output_so_far().find("recipe") == std::string::npos && !process->ended())
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    process->interrupt(signal);
+    const Result r = process->wait();
+    EXPECT_EQ(r.code, 128 + signal) << r.err << r.out;
+    EXPECT_EQ(r.err, "");
+    EXPECT_NE(r.out.find("--resume a"), std::string::npos) << r.out;
+    EXPECT_TRUE(fs::exists(work_ / "out/report.html"));
+    const auto notes = nlohmann::json::parse(nn::read_safetensors(work_ / "a").metadata.at("notes"));
+    return 80 * std::stoi(notes.at("epoch").get<std::string>()) + std::stoi(notes.at("next_batch").get<std::string>());
+  };
+  const int first = end_midway(SIGINT, flags), second = end_midway(SIGTERM, {"--resume", "a", "--deterministic"});
+  EXPECT_GT(first, 0);
+  EXPECT_GT(second, first);
+  EXPECT_LT(second, 160);
   train({"--resume", "a", "--save", "a", "--out", "out", "--deterministic"});
   expect_same_training(work_ / "straight", work_ / "a");
   EXPECT_EQ(metrics(work_ / "straight.out"), metrics(work_ / "out"));

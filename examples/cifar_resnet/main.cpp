@@ -75,10 +75,11 @@ int run(int argc, char** argv) {
       if (!file.empty()) nn::check_writable(file);
   data::Source source = data::open(options.data);
   if (options.eval_only) return evaluate(options, source), 0;
-  std::signal(SIGINT, [](int) {
-    if (interrupted) std::_Exit(130);  // a second Ctrl-C does not wait
-    interrupted = 1;
-  });
+  for (const int kind : {SIGINT, SIGTERM})
+    std::signal(kind, [](int signal) {
+      if (interrupted) std::_Exit(128 + signal);  // a second one does not wait
+      interrupted = signal;
+    });
 
   std::vector<Run> runs;
   bool whole = true;
@@ -102,7 +103,7 @@ int run(int argc, char** argv) {
     }
     Progress progress(o.epochs, trainer.done_epochs());
     whole = trainer.run(progress, log ? &*log : nullptr);
-    if (o.inspect > 0) return whole ? 0 : 130;
+    if (o.inspect > 0) return whole ? 0 : 128 + interrupted;
     if (whole && !o.export_to.empty()) trainer.export_weights();
     runs.push_back(log ? log->run() : trainer.results());
   }
@@ -113,7 +114,7 @@ int run(int argc, char** argv) {
     write_charts(options.out, runs);
     fmt::print("results in {}: report.html, metrics.jsonl\n", options.out);
   }
-  return whole ? 0 : 130;
+  return whole ? 0 : 128 + interrupted;
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ void declare(CLI::App& app, Flags& f) {
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->check(count());
   add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt");
-  add("--save", o.save, "FILE", "checkpoint to write at the end and on Ctrl-C; default: last.ckpt in --out");
+  add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out");
   add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults");
   add("--load", o.load, "FILE",
       "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save");

@@ -63,6 +63,6 @@ class Trainer {
   Run results_;
 };
 
-extern volatile std::sig_atomic_t interrupted;  // set by Ctrl-C
+extern volatile std::sig_atomic_t interrupted;  // the signal: SIGINT (Ctrl-C) or SIGTERM
 
 }  // namespace demi::examples

@@ -10,7 +10,6 @@ int main() {
   auto model = nn::resnet18({.classes = 10, .stem = nn::Stem::Cifar, .width = device.is_cuda() ? 1.0 : 0.25});
   model->to(device);
   optim::SGD sgd(model->parameters(), {.lr = 0.05, .momentum = 0.9, .weight_decay = 5e-4});
-  optim::Schedule schedule(sgd, optim::cosine({.lr = 0.05, .total_steps = 2 * 94, .warmup_steps = 19}));
   amp::GradScaler scaler;  // AMP
   for (int epoch = 0; epoch < 2; ++epoch) {
     Variable loss;
@@ -23,7 +22,6 @@ int main() {
       backward(scaler.scale(loss));  // AMP
       scaler.step(sgd);              // AMP
       scaler.update();               // AMP
-      schedule.step();
     }
     fmt::print("epoch {}: last loss {:.3f}, loss scale {}\n", epoch + 1, loss.item<float>(), scaler.get_scale());
   }

@@ -1,0 +1,1 @@
+"""What bench/report is made of: results (reading), table, charts, page (writing), compare."""
