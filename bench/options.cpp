@@ -143,8 +143,13 @@ std::vector<Case> select_cases(const Options& o, Device device, size_t cache_byt
       }
     }
   }
-  DEMI_CHECK(unfiltered > 0, "nothing to measure: no op of the set '{}' has these dtypes on {}{}", o.set, device,
-             device.is_cpu() ? " (tf32 and the ladders exist on CUDA only)" : "");
+  if (unfiltered == 0) {
+    std::string asked;
+    for (const Precision p : o.precisions) asked += (asked.empty() ? "" : ", ") + std::string(name_of(p));
+    fail("nothing to measure: no op asked for exists in {} in the set '{}' on {}{}",
+         asked.empty() ? "any dtype" : asked, o.set, device,
+         device.is_cpu() ? " (tf32 and the ladders exist on CUDA only)" : "; tf32 is of products alone");
+  }
   DEMI_CHECK(!cases.empty(), "--benchmark_filter={} matches none of {} benchmarks; --list shows them", o.filter,
              unfiltered);
   return cases;

@@ -1,8 +1,9 @@
 // binary: y = a op b with broadcasting, and the gradient of maximum. One operation an element; y is written once, and
-// of the operands each byte comes from memory once: what broadcasting repeats is in the caches. One kernel serves every
-// broadcast: operands of one shape come down to one axis, a bias [C] over [..., C] to two.
+// of the operands each byte comes from memory once: what broadcasting repeats is in the caches. Operands of one shape
+// need no strides; one kernel serves every broadcast: a scalar comes down to one axis, a bias [C] over [..., C] to two.
 #include "demi/kernels/binary.h"
 
+#include "demi/kernels/cuda/elementwise.cuh"
 #include "demi/kernels/cuda/strided.cuh"
 
 namespace demi::kernels::cuda {
@@ -41,6 +42,14 @@ __device__ __forceinline__ void combine(BinaryOp op, const float (&a)[N], const 
       return each(a, b, y, [](float u, float v) { return u != u || u > v ? u : v; });  // a NaN of b is never below
   }
 }
+
+struct Combine {
+  BinaryOp op;
+  template <int N>
+  __device__ void operator()(const float (&in)[2][N], float (&out)[N]) const {
+    combine<N>(op, in[0], in[1], out);
+  }
+};
 
 struct Repeated {
   bool a, b;
@@ -100,14 +109,15 @@ StridedIndex<2> index_of(const Tensor& a, const Tensor& b, const Shape& shape) {
 }  // namespace
 
 void binary(BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
-  const StridedIndex<2> index = index_of(a, b, y.shape());
-  const Repeated repeated{index.stride[0][0] == 0, index.stride[1][0] == 0};
   const int64_t n = y.numel();
   visit_cuda(a.dtype(), name_of(op), [&](auto type) {
     using T = typename decltype(type)::type;
     constexpr int N = kPack<T>;
     const T *pa = a.data<T>(), *pb = b.data<T>();
     T* py = y.mutable_data<T>();
+    if (a.shape() == b.shape()) return map(y, n, Combine{op}, py, pa, pb);
+    const StridedIndex<2> index = index_of(a, b, y.shape());
+    const Repeated repeated{index.stride[0][0] == 0, index.stride[1][0] == 0};
     if (index.packs(N) && aligned16(py) && (repeated.a || aligned16(pa)) && (repeated.b || aligned16(pb)))
       binary_kernel<N><<<blocks_for((n + N - 1) / N, y), kThreads, 0, stream_of(y)>>>(op, pa, pb, index.in_packs(N),
                                                                                       repeated, n, py);

@@ -175,7 +175,7 @@ GemmEngine gemm_engine(const Tensor& a, bool transpose_a, const Tensor& b, bool 
                       setting(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{0}),
                       setting(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{0}),
                       std::max(1, setting(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{0}))),
-          (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK) != 0};
+          (flags & (CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32)) != 0};
 }
 
 }  // namespace demi::kernels::cuda
