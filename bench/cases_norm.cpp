@@ -26,11 +26,12 @@ Spec forward(const Request& request, Variant v) {
   const Shape channels = rows_of(request, e);
   const DType dtype = request.dtype();
   Spec s;
+  // The running variance is far from x's: it shows where it is left alone.
   s.inputs = {{.shape = e.shape, .dtype = dtype, .a = 0.5, .odd = e.odd},
               {.shape = channels, .dtype = DType::F32, .fill = Fill::Uniform, .a = 0.5, .b = 1.5, .batched = false},
               {.shape = channels, .dtype = DType::F32, .batched = false},
               {.shape = channels, .dtype = DType::F32, .fill = Fill::Constant, .a = 0, .batched = false},
-              {.shape = channels, .dtype = DType::F32, .fill = Fill::Constant, .a = 1, .batched = false}};
+              {.shape = channels, .dtype = DType::F32, .fill = Fill::Constant, .a = 2, .batched = false}};
   if (v.residual) s.inputs.push_back({.shape = e.shape, .dtype = dtype, .odd = e.odd});
   s.run = [v](Tensors& in) {
     const Tensor residual = v.residual ? in[5] : Tensor();

@@ -27,14 +27,14 @@ Spec step(const Request& request, bool adam) {
   Spec s;
   s.inputs = {{.shape = e.shape, .dtype = DType::F32, .odd = e.odd},
               {.shape = e.shape, .dtype = dtype, .odd = e.odd},
-              one(DType::F32, 1e-3),
+              one(DType::F32, 0.5),  // a step that moves the weights by more than BF16's limit
               one(DType::F32, 128),
               one(DType::I32, 0),
               one(DType::I32, 3),
               {.shape = e.shape, .dtype = DType::F32, .b = 0.1, .odd = e.odd}};
   if (adam)
     s.inputs.push_back(
-        {.shape = e.shape, .dtype = DType::F32, .fill = Fill::Uniform, .a = 1e-4, .b = 1e-2, .odd = e.odd});
+        {.shape = e.shape, .dtype = DType::F32, .fill = Fill::Uniform, .a = 1e-6, .b = 1e-4, .odd = e.odd});
   if (narrow) s.inputs.push_back({.shape = e.shape, .dtype = dtype, .fill = Fill::Constant, .a = 0, .odd = e.odd});
   s.run = [=](Tensors& in) {
     StepOperands o{.master = in[kMaster],

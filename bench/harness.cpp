@@ -60,6 +60,13 @@ double default_limit(Precision precision) {
   }
 }
 
+// Statistics, sums and masters that 16-bit ops keep in FP32 are computed in FP32: half's limit would hide errors there.
+double limit_of(const Spec& spec, const Request& request, const Tensor& result) {
+  if (spec.limit > 0) return spec.limit;
+  const bool wider = is_16bit(request.dtype()) && result.dtype() == DType::F32;
+  return default_limit(wider ? Precision::Fp32 : request.precision);
+}
+
 // A copy in the wider dtype, for integers in their own, on the device that computes the reference.
 Tensor widened(const Tensor& t, DType wide, Device device) {
   if (!t.defined()) return t;
@@ -210,7 +217,6 @@ Verdict verify_once(const Spec& spec, const Request& request, bool plant) {
   for (size_t i = 0; i < in.size(); ++i) same.push_back(widened(cut(i), p.wide, p.device));
 
   Verdict verdict;
-  verdict.limit = spec.limit > 0 ? spec.limit : default_limit(request.precision);
   Tensors out, expected;
   {
     const Float32MathGuard math(math_of(request.precision));
@@ -231,9 +237,17 @@ Verdict verify_once(const Spec& spec, const Request& request, bool plant) {
   }
   DEMI_CHECK(out.size() == expected.size(), "[{}] {} results, the reference has {}", request.op, out.size(),
              expected.size());
+  DEMI_CHECK(!out.empty(), "[{}] no result to compare", request.op);
   for (size_t i = 0; i < out.size(); ++i) {
+    DEMI_CHECK(out[i].defined() == expected[i].defined(), "[{}] result {} is missing on one side", request.op, i);
     if (!out[i].defined()) continue;
-    verdict.error = larger(verdict.error, difference(out[i], expected[i]));
+    const Difference error = difference(out[i], expected[i]);
+    const double limit = limit_of(spec, request, out[i]);
+    if (verdict.passed() && !(error.norm <= limit && error.worst <= kWorstFactor * limit))
+      verdict.failure = fmt::format(
+          "result {}: relative error {:.3g}, the limit is {:.3g}; of the worst element {:.3g}, the limit is {:.3g}", i,
+          error.norm, limit, error.worst, kWorstFactor * limit);
+    verdict.error = larger(verdict.error, error);
   }
   return verdict;
 }
@@ -241,7 +255,10 @@ Verdict verify_once(const Spec& spec, const Request& request, bool plant) {
 
 Verdict verify(const Spec& spec, const Request& request) {
   Verdict verdict = verify_once(spec, request, false);
-  if (spec.plant) verdict.error = larger(verdict.error, verify_once(spec, request, true).error);
+  if (!spec.plant) return verdict;
+  const Verdict planted = verify_once(spec, request, true);
+  verdict.error = larger(verdict.error, planted.error);
+  if (verdict.passed()) verdict.failure = planted.failure;
   return verdict;
 }
 

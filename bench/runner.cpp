@@ -39,9 +39,7 @@ Runner::Prepared& Runner::prepare(const Case& c) {
     if (!verdicts_.contains(checked)) verdicts_[checked] = verify(p->spec, c.request);
     p->verdict = verdicts_[checked];
     if (!p->verdict.passed()) {
-      p->failure = fmt::format(
-          "wrong result: relative error {:.3g}, the limit is {:.3g}; of the worst element {:.3g}, the limit is {:.3g}",
-          p->verdict.error.norm, p->verdict.limit, p->verdict.error.worst, kWorstFactor * p->verdict.limit);
+      p->failure = "wrong result: " + p->verdict.failure;
     } else {
       const Float32MathGuard math(math_of(c.request.precision));
       const double enough = 3 * static_cast<double>(cache_bytes_);

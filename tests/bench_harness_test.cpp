@@ -7,6 +7,7 @@
 #include "demi/bench/ceilings.h"
 #include "demi/bench/runner.h"
 #include "demi/bench/shapes.h"
+#include "demi/kernels/cast.h"
 #include "demi/kernels/fill.h"
 #include "demi/kernels/scale.h"
 #include "demi/kernels/unary.h"
@@ -88,6 +89,59 @@ TEST_P(BenchHarness, ChecksWhatIsPlanted) {
     return Tensors{in[1]};
   };
   EXPECT_FALSE(verify(s, r).passed());
+}
+
+// Operands are such that an op which leaves alone what it should change is found, whatever the dtype's limit.
+TEST_P(BenchHarness, FindsResultsLeftAsTheyWere) {
+  int checked = 0;
+  for (const Op& op : ops()) {
+    const char* shape = op.kind == Kind::Elements || op.kind == Kind::Weights ? "4096" : "256x32";
+    if (op.cuda_only || (op.kind == Kind::Matrix || op.kind == Kind::Convolution)) continue;
+    if (op.kind == Kind::Images || op.kind == Kind::Records) continue;
+    for (const Precision precision : op.precisions) {
+      const Request r = request(op.name, shape, precision);
+      const Spec s = op.spec(r);
+      EXPECT_TRUE(verify(s, r).passed()) << op.name << " " << name_of(precision) << " " << verify(s, r).failure;
+      Tensors in = draw(s, device(), 0);
+      const Tensors out = s.run(in);
+      for (size_t i = 0; i < out.size(); ++i) {
+        for (size_t j = 0; j < in.size(); ++j) {
+          if (!out[i].defined() || !in[j].defined() || !out[i].same_storage(in[j])) continue;
+          Spec lazy = s;
+          if (!s.reference) lazy.reference = s.run;
+          lazy.run = [run = s.run, i, j](Tensors& operands) {
+            const Tensor before = operands[j].clone();
+            Tensors results = run(operands);
+            results[i] = before;
+            return results;
+          };
+          EXPECT_FALSE(verify(lazy, r).passed()) << op.name << " " << name_of(precision) << " result " << i;
+          ++checked;
+        }
+      }
+    }
+  }
+  EXPECT_GT(checked, 20);
+}
+
+// What a 16-bit op keeps in FP32 has FP32's limit, and a result that is not there is no right one.
+TEST_P(BenchHarness, HoldsEachResultToItsDtype) {
+  const Request r = request("two", "4096", Precision::Bf16);
+  Spec s = doubling(4096, DType::BF16, 1, 0, true);
+  const auto results = [](double factor, bool second) {
+    return [=](Tensors& in) {
+      const Tensor wide =
+          kernels::cast(kernels::scale(in[0], 2), in[0].dtype() == DType::F64 ? DType::F64 : DType::F32);
+      return Tensors{kernels::scale(in[0], 2), second ? kernels::scale(wide, factor) : Tensor()};
+    };
+  };
+  s.reference = results(1, true);
+  s.run = results(1, true);
+  EXPECT_TRUE(verify(s, r).passed()) << verify(s, r).failure;
+  s.run = results(1.001, true);
+  EXPECT_NE(verify(s, r).failure.find("result 1: "), std::string::npos) << "of 0.1 %, which BF16 would not show";
+  s.run = results(1, false);
+  EXPECT_NE(error_of([&] { verify(s, r); }), "");
 }
 
 TEST_P(BenchHarness, ComparesUnlikeDtypes) {
