@@ -2,12 +2,21 @@
 
     python3 tests/bench_report_test.py
 """
+import contextlib
+import copy
 import html.parser
+import itertools
+import math
 import re
+import sys
 import unittest
 
 import bench_report_results as made
-from bench_report_frame import ReportTest, simple
+from bench_report_frame import REPORT, ReportTest, simple
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(REPORT.parent))
+from report_lib import compare, page, results, table  # noqa: E402
 
 
 def cells(markdown, *start):
@@ -195,6 +204,35 @@ class BadInput(ReportTest):
         self.fails(["--compare"], "--compare", good)
         self.fails(["--compare takes two files"], good, "--compare", good, good)
         self.fails(["unrecognized arguments: --nonsense"], good, "--nonsense")
+        self.fails(["wrong.json is not JSON"], self.file("wrong.json", "[" * 200000))
+        for value in ("nan", "-1", "inf"):
+            self.fails(["--threshold", "numbers"], "--compare", good, good, "--threshold", value)
+            self.fails(["--floor", "numbers"], "--compare", good, good, "--floor", value)
+
+    def test_no_value_of_any_field_breaks_a_report(self):
+        six = made.run()
+        six["benchmarks"] = six["benchmarks"][:6]
+        good = self.file("six.json", six)
+        values = (None, True, 5, -1, 0, "x", "\ud800", [], [1], {}, math.nan, math.inf, -1e308, 1e308, 10 ** 400)
+        for part, keys in (("benchmarks", ("name", "run_name", "run_type", "real_time", "time_unit", "label", "median_us",
+                                           "spread_percent", "bytes", "flops", "ceiling_percent", "relative_error",
+                                           "host_us", "error_occurred", "error_message", "aggregate_name")),
+                           ("context", ("card", "driver", "ceiling_copy_GBps", "ceiling_fp16_TFLOPs", "l2_bytes"))):
+            for key, value in itertools.product(keys, (*values, "1e400", "-5", "1e-308")):
+                data = copy.deepcopy(six)
+                (data["benchmarks"][0] if part == "benchmarks" else data["context"])[key] = value
+                with self.subTest(key=key, value=value), contextlib.suppress(results.InputError):
+                    run, other = results.read(self.file("odd.json", data)), results.read(good)
+                    compare.report(other, run, 5, 0.2)
+                    page.html_page(other, run)
+                    table.check(run)
+                    table.markdown(run, other)
+                    page.html_page(run, other).encode("utf-8", "replace")
+
+    def test_text_that_is_no_unicode_is_shown_with_marks(self):
+        data = made.run()
+        data["context"]["card"] = "\ud800"
+        self.assertIn("card: ?", self.succeeds(self.file("surrogate.json", data)))
 
 
 if __name__ == "__main__":

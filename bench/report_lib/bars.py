@@ -149,7 +149,7 @@ def ceiling_share(rows):
         return ""
     left, right = margin(rows), WIDTH - 90
     high = max(105.0, max(v for r in rows for v, _, _ in values(r)) * 1.02)
-    step = 20 if high <= 160 else 50 if high <= 400 else 100
+    step = 20 if high <= 160 else 50 if high <= 400 else 100 if high <= 1000 else 10 ** int(math.log10(high))
 
     def at(value):
         return left + value / high * (right - left)

@@ -81,7 +81,7 @@ def html_page(run, peer=None):
                          "unless said otherwise, ‖y − reference‖ / ‖reference‖."
                          + (" Host: time to issue one call." if run.on_gpu() else ""),
                          html_table(*main_table(run, rows))))
-    title = f"demi benchmarks, {run.context.get('card', 'unknown card')}"
+    title = f"demi benchmarks, {run.context.get('card') or 'unknown card'}"
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
             f'content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
             f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(filter(None, parts)) + "\n</body></html>\n")

@@ -46,8 +46,7 @@ class Result:
 
     def get(self, counter):
         """A counter's value; None where it is missing or no number."""
-        value = self.counters.get(counter)
-        return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+        return self.counters.get(counter)
 
 
 @dataclass
@@ -70,9 +69,14 @@ class Run:
         """A ceiling of the context, which holds strings; None where it was not measured."""
         try:
             value = float(self.context.get(key, "nan"))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
-        return value if math.isfinite(value) and value > 0 else None
+        return value if is_time_or_rate(value) else None
+
+
+def is_time_or_rate(value):
+    """Whether it can be one: on a logarithmic axis, too."""
+    return 1e-15 < value < 1e15
 
 
 def stripped(name):
@@ -93,11 +97,12 @@ def load_json(path):
             data = json.load(file)
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path} is not JSON: {e}") from e
     entries = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not isinstance(data.get("context"), dict) or \
-            not all(isinstance(b, dict) and isinstance(b.get("name"), str) for b in entries):
+            not all(isinstance(b, dict) and isinstance(b.get("name"), str)
+                    and isinstance(b.get("run_name") or "", str) for b in entries):
         raise InputError(f"{path} is not Google Benchmark's JSON (an object with a context and a list of named "
                          "benchmarks; demi_bench --benchmark_out=FILE --benchmark_out_format=json writes it)")
     if not entries:
@@ -107,16 +112,23 @@ def load_json(path):
 
 def microseconds(entry, path):
     """median_us where the program gives one, else real_time, which is a mean."""
-    if isinstance(entry.get("median_us"), (int, float)):
-        return float(entry["median_us"])
+    us = number(entry.get("median_us"))
+    if us is None:
+        try:
+            us = float(entry["real_time"]) * TO_US[entry.get("time_unit", "ns")]
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise InputError(f"{path}: benchmark {entry['name']} has no real_time in ns, us, ms or s") from None
+    if us != 0 and not is_time_or_rate(us):
+        raise InputError(f"{path}: benchmark {entry['name']} took {us:g} us, which is no time")
+    return us
+
+
+def number(value):
+    """A finite one that a float can hold; None for anything else."""
     try:
-        return float(entry["real_time"]) * TO_US[entry.get("time_unit", "ns")]
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: benchmark {entry['name']} has no real_time in ns, us, ms or s") from None
-
-
-def number(value, fallback=0.0):
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else fallback
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def result_of(name, entries, path):
@@ -128,18 +140,18 @@ def result_of(name, entries, path):
         why = failed.get("error_message") or failed.get("skip_message") or "no reason given"
         return Result(name, math.nan, 0, {}, error=str(why), **place)
     runs = [e for e in entries if e.get("run_type", "iteration") == "iteration"]
-    aggregates = {e.get("aggregate_name"): e for e in entries if e.get("run_type") == "aggregate"}
+    aggregates = {str(e.get("aggregate_name")): e for e in entries if e.get("run_type") == "aggregate"}
     shown = runs or [e for kind, e in aggregates.items() if kind == "median"] or \
         [e for kind, e in aggregates.items() if kind == "mean"]
     if not shown:
         raise InputError(f"{path}: benchmark {name} has neither runs nor a mean or median of them")
     times = [microseconds(e, path) for e in shown]
-    spread = statistics.median(number(e.get("spread_percent")) for e in shown)
+    spread = statistics.median(number(e.get("spread_percent")) or 0.0 for e in shown)
     if not runs and "cv" in aggregates:  # of repetitions; p90 - p10 of a normal distribution is 2.56 deviations
-        spread = max(spread, 256 * number(aggregates["cv"].get("real_time")))
+        spread = max(spread, 256 * (number(aggregates["cv"].get("real_time")) or 0.0))
     counters = {}
     for counter in COUNTERS:
-        values = [e[counter] for e in shown if isinstance(e.get(counter), (int, float))]
+        values = [v for e in shown if (v := number(e.get(counter))) is not None]
         if values:
             counters[counter] = max(values) if counter == "relative_error" else statistics.median(values)
     label = next((str(e["label"]) for e in shown if e.get("label")), "")

@@ -151,10 +151,10 @@ def peer_table(rows, peer):
 
 
 def pair_of(row, dtype, peer):
-    """demi's and the peer's result; None where one is missing or failed."""
+    """demi's and the peer's result; None where one is missing or failed or took no time."""
     mine = row.timed(dtype)
     other = peer.results.get(mine.name) if mine else None
-    return (mine, other) if other and not other.error and other.us > 0 else None
+    return (mine, other) if other and not other.error and mine.us > 0 and other.us > 0 else None
 
 
 def behind(rows, peer):
