@@ -138,13 +138,19 @@ Tensor augmented(const Tensors& in, const AugmentOptions& o) {
 }
 
 Spec augmentation(const Request& request) {
-  const Shape y = parse_extents(request, Kind::Records).shape;
+  const Extents e = parse_extents(request, Kind::Records);
+  const Shape y = e.shape;
   const DType dtype = request.dtype();
   const int64_t records = 4 * y[0];  // drawn from: few come twice
   const AugmentOptions options{
       .pad = 4, .flip = true, .mean = {0.4914f, 0.4822f, 0.4465f}, .std_dev = {0.2470f, 0.2435f, 0.2616f}, .seed = 7};
   Spec s;
-  s.inputs = {{.shape = {records, 3, y[1], y[2]}, .dtype = DType::U8, .fill = Fill::Whole, .b = 256, .batched = false},
+  s.inputs = {{.shape = {records, 3, y[1], y[2]},
+               .dtype = DType::U8,
+               .fill = Fill::Whole,
+               .b = 256,
+               .batched = false,
+               .odd = e.odd},
               {.shape = {y[0]}, .dtype = DType::I64, .fill = Fill::Whole, .b = static_cast<double>(records)}};
   s.run = [=](Tensors& in) { return Tensors{augment(in[0], in[1], options, dtype)}; };
   s.reference = [=](Tensors& in) { return Tensors{augmented(in, options)}; };

@@ -25,15 +25,12 @@ std::string gemm_label(const Request& request, int64_t m, int64_t n, int64_t k, 
   const Float32MathGuard math(math_of(request.precision));
   const backend::DeviceScope scope(request.device.index());
   const DType dtype = request.dtype();
-  const auto matrix = [&](int64_t rows, int64_t columns, bool shifted) {
-    if (!shifted) return Tensor::empty({rows, columns}, dtype, request.device);
-    return Tensor::empty({rows * columns + 1}, dtype, request.device)
-        .narrow(1, rows * columns)
-        .reshape({rows, columns});
+  const auto operand = [&](const Shape& shape, DType type) {
+    return allocate({.shape = shape, .dtype = type, .odd = odd}, request.device);
   };
-  const Tensor a = matrix(m, k, odd), b = linear ? matrix(n, k, odd) : matrix(k, n, odd), c = matrix(m, n, false);
-  Tensor bias;
-  if (linear) bias = Tensor::empty({n}, DType::F32, request.device);
+  const Tensor a = operand({m, k}, dtype), b = operand(linear ? Shape{n, k} : Shape{k, n}, dtype);
+  const Tensor c = Tensor::empty({m, n}, dtype, request.device);
+  const Tensor bias = linear ? operand({n}, DType::F32) : Tensor();
   const auto engine = kernels::cuda::gemm_engine(a, false, b, linear, bias, c);
   const int64_t piece = piece_of(dtype), row = k % piece != 0 ? k : n;
   std::string why = "cuBLASLt's choice for this shape";

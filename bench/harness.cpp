@@ -17,12 +17,6 @@ namespace {
 constexpr uint64_t kSeed = 5;
 constexpr double kHostFlops = 2e9, kHostElements = 4194304;  // what FP64 on the CPU is asked for at most
 
-Tensor allocate(const Input& input, Device device) {
-  if (!input.odd) return Tensor::empty(input.shape, input.dtype, device);
-  const int64_t n = input.shape.numel();
-  return Tensor::empty({n + 1}, input.dtype, device).narrow(1, n).reshape(input.shape);
-}
-
 Tensor drawn(const Input& input, Device device, uint64_t stream) {
   Tensor x = allocate(input, device);
   switch (input.fill) {
@@ -125,6 +119,12 @@ Float32Math math_of(Precision precision) {
 
 std::string Case::name() const {
   return fmt::format("{}/{}/{}/{}", request.op, name_of(request.precision), request.shape, cold ? "cold" : "warm");
+}
+
+Tensor allocate(const Input& input, Device device) {
+  if (!input.odd) return Tensor::empty(input.shape, input.dtype, device);
+  const int64_t n = input.shape.numel();
+  return Tensor::empty({n + 1}, input.dtype, device).narrow(1, n).reshape(input.shape);
 }
 
 Tensors draw(const Spec& spec, Device device, uint64_t set) {

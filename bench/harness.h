@@ -85,6 +85,7 @@ struct Case {
   std::string name() const;
 };
 
+Tensor allocate(const Input& input, Device device);  // starts where `odd` says; not filled
 // Operands of a spec, drawn by Philox: those of different sets differ.
 Tensors draw(const Spec& spec, Device device, uint64_t set);
 std::function<Tensors(Tensors&)> bound(const Spec& spec, const Tensors& in);

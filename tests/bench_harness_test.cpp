@@ -174,6 +174,23 @@ TEST_P(BenchHarness, DrawsOperands) {
   EXPECT_EQ(*std::max_element(whole.begin(), whole.end()), 9);
 }
 
+// A name that ends in _odd is that of operands that are not aligned.
+TEST_P(BenchHarness, OddShapesOfAllOpsStartUnaligned) {
+  for (const Op& op : ops()) {
+    if (op.cuda_only && device().is_cpu()) continue;
+    const Request r = request(op.name, example_of(op.kind) + std::string("_odd"), op.precisions.front());
+    Spec s;
+    try {
+      s = op.spec(r);
+    } catch (const Error& e) {  // a step of a ladder that takes aligned operands alone
+      EXPECT_NE(std::string(e.what()).find("_odd"), std::string::npos) << e.what();
+      EXPECT_TRUE(op.cuda_only) << e.what();
+      continue;
+    }
+    EXPECT_TRUE(std::any_of(s.inputs.begin(), s.inputs.end(), [](const Input& i) { return i.odd; })) << op.name;
+  }
+}
+
 TEST_P(BenchHarness, TimesWhatIsCalled) {
   Tensor x = Tensor::zeros({1000}, DType::F32, device()), y = Tensor::zeros({1000}, DType::F32, device());
   int calls = 0;
