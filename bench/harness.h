@@ -90,6 +90,10 @@ Tensor allocate(const Input& input, Device device);  // starts where `odd` says;
 Tensors draw(const Spec& spec, Device device, uint64_t set);
 std::function<Tensors(Tensors&)> bound(const Spec& spec, const Tensors& in);
 
+// Cold: calls rotate through sets of operands and results that together are this many times the cache, though through
+// no more sets than this: an op that would need more is measured warm alone.
+constexpr double kColdFactor = 3, kMostSets = 512;
+
 struct Difference {
   double norm = 0;   // ||y - reference|| / ||reference||
   double worst = 0;  // the largest |y_i - reference_i| / (|reference_i| + root mean square of the reference)

@@ -10,9 +10,6 @@
 namespace demi::bench {
 namespace {
 
-// Rotating buffers: what would need more sets than this to be larger than the cache is measured warm alone.
-constexpr double kColdFactor = 3, kMostSets = 512;
-
 constexpr const char* kAbout =
     "Measures demi's operations in FP32, TF32, FP16 and BF16. Each result is compared with a\n"
     "reference of higher precision first. bench/README.md says how it measures and what is counted.";

@@ -42,9 +42,10 @@ Runner::Prepared& Runner::prepare(const Case& c) {
       p->failure = "wrong result: " + p->verdict.failure;
     } else {
       const Float32MathGuard math(math_of(c.request.precision));
-      const double enough = 3 * static_cast<double>(cache_bytes_);
-      const double footprint = std::max(1.0, static_cast<double>(p->verdict.footprint));
-      const int sets = c.cold ? static_cast<int>(std::ceil(enough / footprint)) + 1 : 1;
+      const double enough = kColdFactor * static_cast<double>(cache_bytes_);
+      // Bytes of memory that a call touches: of some operands it reads a part (records), some it reads twice.
+      const double touched = std::max(1.0, std::min(static_cast<double>(p->verdict.footprint), p->spec.bytes));
+      const int sets = c.cold ? static_cast<int>(std::ceil(enough / touched)) + 1 : 1;
       std::vector<Call> calls;
       for (int i = 0; i < sets; ++i) {
         auto set = std::make_shared<Set>();
