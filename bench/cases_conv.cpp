@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "demi/amp/autocast.h"
-#include "demi/autograd/grad_mode.h"
 #include "demi/bench/cases.h"
 #include "demi/bench/engines.h"
 #include "demi/kernels/batch_norm.h"
@@ -14,8 +13,6 @@
 
 namespace demi::bench {
 namespace {
-
-using Fill = Input::Fill;
 
 Spec base(const Request& request, const Convolution& c, ConvKind kind) {
   Spec s;

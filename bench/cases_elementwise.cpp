@@ -9,7 +9,6 @@ namespace demi::bench {
 namespace {
 
 using namespace kernels;
-using Fill = Input::Fill;
 
 // An op whose results and batched operands all have one shape, which moves `tensors` of them.
 struct Plain {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "demi/bench/cases.h"
-#include "demi/bench/engines.h"
 #include "demi/bench/ladder/ladder.h"
 #include "demi/kernels/batch_norm.h"
 #include "demi/kernels/matmul.h"

@@ -9,7 +9,6 @@ namespace demi::bench {
 namespace {
 
 using namespace kernels;
-using Fill = Input::Fill;
 
 Spec product(const Request& request, bool linear_layer) {
   const Extents e = parse_extents(request, Kind::Matrix);

@@ -13,8 +13,6 @@ class Ceilings {
   explicit Ceilings(Device device) : device_(device) {}
   double bytes_per_second();
   double flops_per_second(Precision precision);
-  std::optional<double> measured_bytes() const { return bytes_; }
-  std::optional<double> measured_flops(Precision precision) const { return flops_[static_cast<size_t>(precision)]; }
 
  private:
   Device device_;

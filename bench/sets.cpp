@@ -34,8 +34,7 @@ Shapes cifar(const Op& op, int64_t n, bool small) {
       if (op.name == "finite_check") return {small ? "1048576" : "11173962"};
       return {stages[0], stages[3]};
     case Kind::Rows:
-      if (op.name == "sum_rows") return {stages[0], fmt::format("{}x10", n)};
-      if (op.name == "bias") return {stages[0], fmt::format("{}x10", n)};
+      if (is_one_of(op.name, {"sum_rows", "bias"})) return {stages[0], fmt::format("{}x10", n)};
       return small ? Shapes{stages[0], stages[3]} : stages;
     case Kind::Images:
       return op.name.starts_with("global") ? Shapes{stages[3]} : Shapes{stages[0]};

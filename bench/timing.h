@@ -15,7 +15,7 @@ using Call = std::function<void()>;
 struct Timed {
   int64_t calls = 1;                // in one measurement
   std::function<double()> seconds;  // makes one measurement: of all these calls
-  double host_us = 0;               // wall time to issue one call, without waiting for it; on the CPU the call itself
+  double host_us = 0;               // wall time to issue one call, without waiting for it; 0 on the CPU
 };
 
 // Rotating through `sets`, each with operands of its own: with enough of them no call meets what lies in the cache.
