@@ -40,6 +40,13 @@ class Compare(ReportTest):
         self.assertEqual(slower, [PLANTED])
         self.assertRegex(text, r"SLOWER \(p = ")
 
+    def test_repetitions_do_not_turn_what_differs_from_run_to_run_into_a_change(self):
+        for seed in range(3):
+            before, after, slow = (made.run(3 * seed + i, 0.003, {PLANTED: 1.2} if i == 2 else None, repetitions=9,
+                                            wander=0.012) for i in range(3))
+            self.assertEqual(self.compare(before, after)[0], [])
+            self.assertEqual(self.compare(before, slow)[0], [PLANTED])
+
     def test_ranks_overrule_the_medians_of_scattered_repetitions(self):
         times = ([10, 20] * 5, [20, 10] * 4 + [20, 20])  # medians 15 and 20, the same two values
         before, after = ({"context": {}, "benchmarks": [simple("relu/fp16/9/cold", us) for us in t]} for t in times)

@@ -80,8 +80,8 @@ def context():
             "sm_clock_MHz": "1980", "memory_clock_MHz": "3201"}
 
 
-def run(seed=1, noise=0.01, slower=None, drift=1.0, repetitions=1):
-    """slower: {name: factor}, planted; drift: a factor on every time."""
+def run(seed=1, noise=0.01, slower=None, drift=1.0, repetitions=1, wander=0.0):
+    """slower: {name: factor}, planted; drift: a factor on every time; wander: of a benchmark in this run, as noise."""
     rng, entries = random.Random(seed), []
     for op, dtype, shape, moved, flops, share in cases():
         caches = ("cold", "warm") if 0 < moved < 50e6 and not op.startswith("ladder") else ("cold",)
@@ -89,6 +89,7 @@ def run(seed=1, noise=0.01, slower=None, drift=1.0, repetitions=1):
             name = f"{op}/{dtype}/{shape}/{cache}"
             boost = 0.6 if cache == "warm" else 1.0
             factor = drift * boost * (slower or {}).get(name, 1.0)
+            factor *= rng.gauss(1, wander) if wander else 1.0
             entries += [entry(name, op, dtype, moved, flops, share, rng, noise, factor, i) for i in range(repetitions)]
     return {"context": context(), "benchmarks": entries}
 

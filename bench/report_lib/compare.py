@@ -1,9 +1,10 @@
 """Two runs side by side: what got slower by more than noise explains.
 
 A change counts when it exceeds the threshold (5 %) and the floor (0.2 us: what a launch of 2-3 us wobbles by), and
-beyond that the noise: with nine repetitions or more on both sides the Mann-Whitney U test must tell the two apart,
-else the change must exceed the spreads of both runs, taken together as sqrt(a^2 + b^2), and what benchmarks move by
-from run to run: hundreds of them compared once give some a change of three standard deviations by chance.
+beyond that the noise. Noise within a run: with nine repetitions or more on both sides the Mann-Whitney U test must tell
+the two apart, else the change must exceed the spreads of both runs, taken together as sqrt(a^2 + b^2). Noise from run to
+run, which no repetition shows (where memory lies, what else the machine does): the change must stand out from those of
+all benchmarks, for among hundreds some change by three standard deviations by chance.
 """
 import math
 import statistics
@@ -63,13 +64,15 @@ def verdict_of(a, b, threshold, floor, scatter):
         return "", ""
     if abs(b.us - a.us) <= floor:
         return "", f"under {floor:g} µs"
+    proof = ""
     if min(len(a.repetitions), len(b.repetitions)) >= REPETITIONS_FOR_U:
         p = mann_whitney_p(a.repetitions, b.repetitions)
-        return (direction, f"p = {p:.1g}") if p < ALPHA else ("", f"noise: p = {p:.2f}")
-    noise = math.hypot(a.spread_percent, b.spread_percent)
-    if size <= noise:
+        if p >= ALPHA:
+            return "", f"noise: p = {p:.2f}"
+        proof = f"p = {p:.1g}"
+    elif size <= (noise := math.hypot(a.spread_percent, b.spread_percent)):
         return "", f"noise: the runs spread by {noise:.0f} %"
-    return (direction, "") if size > scatter else ("", f"noise: benchmarks scatter by {scatter:.0f} %")
+    return (direction, proof) if size > scatter else ("", f"noise: benchmarks scatter by {scatter:.0f} %")
 
 
 def common_drift(before, after, common):
