@@ -214,10 +214,11 @@ class BadInput(ReportTest):
         six["benchmarks"] = six["benchmarks"][:6]
         good = self.file("six.json", six)
         values = (None, True, 5, -1, 0, "x", "\ud800", [], [1], {}, math.nan, math.inf, -1e308, 1e308, 10 ** 400)
-        for part, keys in (("benchmarks", ("name", "run_name", "run_type", "real_time", "time_unit", "label", "median_us",
-                                           "spread_percent", "bytes", "flops", "ceiling_percent", "relative_error",
-                                           "host_us", "error_occurred", "error_message", "aggregate_name")),
-                           ("context", ("card", "driver", "ceiling_copy_GBps", "ceiling_fp16_TFLOPs", "l2_bytes"))):
+        entry = ("name", "run_name", "run_type", "real_time", "time_unit", "label", "median_us", "spread_percent",
+                 "bytes", "flops", "ceiling_percent", "relative_error", "host_us", "error_occurred", "error_message",
+                 "aggregate_name")
+        context = ("card", "driver", "ceiling_copy_GBps", "ceiling_fp16_TFLOPs", "l2_bytes")
+        for part, keys in (("benchmarks", entry), ("context", context)):
             for key, value in itertools.product(keys, (*values, "1e400", "-5", "1e-308")):
                 data = copy.deepcopy(six)
                 (data["benchmarks"][0] if part == "benchmarks" else data["context"])[key] = value
