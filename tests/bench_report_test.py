@@ -8,6 +8,7 @@ import html.parser
 import itertools
 import math
 import re
+import subprocess
 import sys
 import unittest
 
@@ -208,6 +209,13 @@ class BadInput(ReportTest):
         for value in ("nan", "-1", "inf"):
             self.fails(["--threshold", "numbers"], "--compare", good, good, "--threshold", value)
             self.fails(["--floor", "numbers"], "--compare", good, good, "--floor", value)
+
+    def test_the_peers_script_says_that_pytorch_is_missing(self):
+        (self.folder / "torch.py").write_text("raise ImportError('no torch')", encoding="utf-8")
+        done = subprocess.run([sys.executable, REPORT.parent / "peers" / "torch_ops.py"], capture_output=True,
+                              encoding="utf-8", check=False, env={"PYTHONPATH": str(self.folder)})
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn("PyTorch is not here", done.stderr)
 
     def test_no_value_of_any_field_breaks_a_report(self):
         six = made.run()

@@ -17,8 +17,12 @@ import sys
 import time
 import warnings
 
-import torch
+try:
+    import torch
+except ImportError as e:
+    sys.exit(f"torch_ops: PyTorch is not here for {sys.executable}: {e}")
 
+sys.dont_write_bytecode = True  # leaves no __pycache__ in the source tree
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from peers.torch_cases import LeftOut, case_of  # noqa: E402
 from report_lib import results  # noqa: E402
@@ -173,7 +177,7 @@ def context_of(device, options):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names-from", required=True, metavar="demi.json", help="measure the names in this file")
     parser.add_argument("--out", required=True, metavar="FILE", help="write the JSON here")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -193,6 +197,10 @@ def main():
     except re.error as e:
         raise results.InputError(f"--filter {options.filter} is no regular expression: {e}") from e
     names = list(results.read(options.names_from, pattern).results)
+    try:
+        pathlib.Path(options.out).open("a", encoding="utf-8").close()  # now, and not after an hour of measuring
+    except OSError as e:
+        raise results.InputError(f"cannot write {options.out}: {e.strerror}") from e
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     if not cuda:
@@ -217,10 +225,7 @@ def main():
     if not entries:
         raise results.InputError(f"none of the {len(names)} names could be measured")
     data = {"context": {**context_of(device, options), "left_out": left_out}, "benchmarks": entries}
-    try:
-        pathlib.Path(options.out).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as e:
-        raise results.InputError(f"cannot write {options.out}: {e.strerror}") from e
+    pathlib.Path(options.out).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(f"{len(entries)} of {len(names)} names measured, written to {options.out}")
 
 

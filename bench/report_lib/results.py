@@ -2,6 +2,7 @@
 
 Names are <op>/<dtype>/<shape>[/<cold|warm>]; what Google Benchmark appends (/manual_time, /repeats:9, ...) is stripped.
 """
+import argparse
 import json
 import math
 import re
@@ -20,6 +21,11 @@ FAMILIES = (("ladder", "ladder_"), ("convolution", "conv_"), ("matrix product", 
 
 class InputError(Exception):
     """What the user gave cannot be used; the message is the one line to show."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise InputError(f"{message} (--help shows how to call it)")
 
 
 @dataclass
