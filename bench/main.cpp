@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "demi/bench/clocks.h"
 #include "demi/bench/options.h"
@@ -74,6 +75,11 @@ int measure(Options options) {
   int count = static_cast<int>(words.size());
   benchmark::Initialize(&count, words.data());
   DEMI_CHECK(count <= 1, "{} is no flag of Google Benchmark, or its value is none; --help lists the flags", words[1]);
+
+  constexpr std::string_view kOut = "--benchmark_out=";
+  for (const std::string& word : options.remaining)  // now, and not after the ceilings have been measured
+    if (word.starts_with(kOut))
+      DEMI_CHECK(std::ofstream(word.substr(kOut.size()), std::ios::app), "{}: cannot write there", word);
 
   if (device.is_cpu())
     fmt::print(stderr, "demi_bench: no GPU: {}; figures of the CPU, the sets' shapes are smaller\n",

@@ -32,6 +32,18 @@ std::string quoted(const std::string& word) {
   return word.find_first_of(" \t|*?$\"\\()[]<>;&") == std::string::npos && !word.empty() ? word : "'" + word + "'";
 }
 
+// Values for which Google Benchmark would print its help and exit with 0, measure nothing, or break off.
+void check_flag(const std::string& word) {
+  const size_t equals = std::min(word.find('='), word.size());
+  const std::string flag = word.substr(0, equals), value = word.substr(std::min(equals + 1, word.size()));
+  if (flag == "--benchmark_format" || flag == "--benchmark_out_format")
+    DEMI_CHECK(value == "console" || value == "json" || value == "csv", "{}: console, json or csv", word);
+  if (flag == "--benchmark_repetitions")
+    DEMI_CHECK(std::regex_match(value, std::regex("0*[1-9][0-9]{0,5}")), "{}: a number from 1 to 999999", word);
+  if (flag == "--benchmark_min_time")
+    DEMI_CHECK(std::strtod(value.c_str(), nullptr) > 0, "{}: a number of seconds above 0", word);
+}
+
 // Google Benchmark's own rule: a minus in front means those that do not match. Its names end in /manual_time.
 class Filter {
  public:
@@ -94,6 +106,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
     for (const std::string& word : app.remaining()) {
       DEMI_CHECK(word.starts_with("--benchmark_") || word.starts_with("--v="),
                  "unknown argument {}; --help lists the flags", word);
+      check_flag(word);
       constexpr std::string_view kFilter = "--benchmark_filter=";
       if (word.starts_with(kFilter))
         o.filter = word.substr(kFilter.size());
