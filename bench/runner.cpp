@@ -59,7 +59,7 @@ Runner::Prepared& Runner::prepare(const Case& c) {
   } catch (const std::exception& e) {
     p->failure = e.what();
   }
-  if (!p->failure.empty()) ++failures_;
+  if (!p->failure.empty()) failed_.insert(name);
   current_ = p;
   return *current_;
 }

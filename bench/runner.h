@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -17,7 +18,7 @@ class Runner {
   Runner(Device device, size_t cache_bytes) : device_(device), cache_bytes_(cache_bytes), ceilings_(device) {}
   Ceilings& ceilings() { return ceilings_; }
   void run(const Case& c, benchmark::State& state);
-  int failures() const { return failures_; }
+  size_t failures() const { return failed_.size(); }
 
  private:
   struct Prepared;
@@ -27,7 +28,7 @@ class Runner {
   Ceilings ceilings_;
   std::unordered_map<std::string, Verdict> verdicts_;  // cold and warm share one
   std::shared_ptr<Prepared> current_;                  // Google Benchmark comes several times, with more iterations
-  int failures_ = 0;
+  std::set<std::string> failed_;  // by name: repetitions in random order come back to what has failed
 };
 
 }  // namespace demi::bench

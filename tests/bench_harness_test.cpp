@@ -251,7 +251,7 @@ TEST_P(BenchHarness, FailsWhatIsWrong) {
              return doubling(4096, DType::F32, 1, 0, true);
            }};
   Op throwing{"throwing", Kind::Elements, {Precision::Fp32}, [](const Request&) -> Spec { fail("it cannot be"); }};
-  for (const Op* op : {&wrong, &right, &throwing}) {
+  for (const Op* op : {&wrong, &right, &throwing, &wrong}) {  // as repetitions in random order do
     const Case c{.request = request(op->name, "4096"), .op = op};
     benchmark::RegisterBenchmark(c.name().c_str(), [&runner, c](benchmark::State& state) { runner.run(c, state); })
         ->UseManualTime()
@@ -261,9 +261,9 @@ TEST_P(BenchHarness, FailsWhatIsWrong) {
   benchmark::BenchmarkReporter* none = nullptr;
   benchmark::RunSpecifiedBenchmarks(&capture, none);
   benchmark::ClearRegisteredBenchmarks();
-  EXPECT_EQ(runner.failures(), 2);
-  ASSERT_EQ(capture.runs.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
+  EXPECT_EQ(runner.failures(), 2u);
+  ASSERT_EQ(capture.runs.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
     const auto& counters = capture.runs[i].counters;
     EXPECT_EQ(counters.contains("median_us"), i == 1) << i;
     if (i == 1) {
