@@ -51,8 +51,8 @@ std::string conv_label(const Request& request, const Convolution& c, ConvKind ki
     return kernels::cuda::conv2d_engine(op, x, w, options, dtype, request.device);
   };
   auto engine = engine_of(conv_ops[static_cast<size_t>(kind)], c.x, c.w, c.options);
-  if (engine.name.empty() &&
-      kind == ConvKind::Dgrad) {  // as the forward convolution that kernels/cuda/conv2d.cpp makes
+  // kernels/cuda/conv2d.cpp may have made a forward convolution of it.
+  if (engine.name.empty() && kind == ConvKind::Dgrad) {
     kernels::Conv2dOptions turned = c.options;
     for (size_t i = 0; i < 2; ++i) turned.padding[i] = c.w[1] - 1 - c.options.padding[i];
     engine = engine_of(ConvOp::Fprop, c.y, {c.w[3], c.w[1], c.w[2], c.w[0]}, turned);

@@ -155,7 +155,7 @@ def ceiling_share(rows):
         return left + value / high * (right - left)
 
     chart = Chart(rows, list(range(0, int(high) + 1, step)), at, left)
-    title = "share of the card's measured ceiling (%), the better of bandwidth and arithmetic"
+    title = "share of the measured ceiling (%): the time that bandwidth or arithmetic needs / the time taken"
     chart.frame(title, lambda v: f"{v} %", marks=(0, 100))
     for i, row in enumerate(rows):
         shown = values(row)
