@@ -17,6 +17,10 @@ FOLDERS = {"core": "Tensors, devices, memory", "kernels": "The operations, on pl
            "data": "Data"}
 INTERNAL = ("/cpu/", "/cuda/", "kernels/dispatch.h", "kernels/unary_functors.h")
 
+# Declarations that say nothing here: of classes to come, of templates' members that their class has shown, of formatters.
+ELSEWHERE = re.compile(r"(?:(?:class|struct) \w+;\n)+$|"
+                       r"template <[^>]*>\n(?:struct fmt::|.*\bdemi::.*::\w+\(|[^/(]*\b[A-Z]\w*::\w+\()")
+
 
 def closing(text, start, pair):
     """The index after the bracket that closes the one at `start`; comments and strings hold no odd brackets here."""
@@ -84,10 +88,12 @@ def section(path):
     page = f"\n## {name}\n\n" + prose(re.sub(r"^// ?", "", top, flags=re.M))
     body = without_bodies(without_private(without_macros(text[len(top):])))
     for piece in declarations(re.sub(r"namespace detail \{.*?\}  // namespace detail\n", "", body, flags=re.S)):
-        if all(line.startswith("//") for line in piece.rstrip().split("\n")) or re.match(r"(?:class|struct) \w+;\n$", piece) or \
-                re.match(r"template <[^>]*>\n.*\bdemi::.*::\w+\(", piece):  # defined here, declared above
+        if re.match(ELSEWHERE, piece):
             continue
-        if found := re.search(r"^(?:class|struct|enum class) (\w+)(?! *;)", piece, flags=re.M):
+        if all(line.startswith("//") for line in piece.rstrip().split("\n")):  # about what follows
+            page += "\n" + prose(re.sub(r"^// ?", "", piece, flags=re.M))
+            continue
+        if found := re.search(r"^(?:class|struct|enum class) (\w+)\b(?!::| *;)", piece, flags=re.M):
             page += f"\n### {found[1]}\n"
         piece = piece.rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };")
         page += f"\n```cpp\n{piece}\n```\n"
