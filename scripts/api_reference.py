@@ -35,8 +35,11 @@ def closing(text, start, pair):
 def without_bodies(text):
     """f() const { ... } -> f() const; constructors lose their initializers as well."""
     head = re.compile(r"\)((?: const| noexcept| override|&&?)*)(?:\s*:\s[^;]*?[)}])?\s*\{")
-    while found := head.search(text):
-        text = text[:found.start()] + ")" + found[1] + ";" + text[closing(text, found.end() - 1, "{}"):]
+    at = 0
+    while found := head.search(text, at):
+        at = found.start() + 1
+        if "//" not in text[text.rfind("\n", 0, at) + 1:at]:  # comments stay as they are
+            text = text[:found.start()] + ")" + found[1] + ";" + text[closing(text, found.end() - 1, "{}"):]
     return text
 
 
