@@ -89,6 +89,8 @@ def section(path):
     top = re.match(r"(?:// ?[^\n]*\n)*", text)[0]
     name = path.relative_to(TOP).as_posix()
     page = f"\n## {name}\n\n" + prose(re.sub(r"^// ?", "", top, flags=re.M))
+    spaces = dict.fromkeys(re.findall(r"^namespace (?!detail)([\w:]+) \{", text, flags=re.M))
+    page += "\nIn " + " and ".join(f"`{n}`" for n in spaces) + ".\n"
     body = without_bodies(without_private(without_macros(text[len(top):])))
     for piece in declarations(re.sub(r"namespace detail \{.*?\}  // namespace detail\n", "", body, flags=re.S)):
         if re.match(ELSEWHERE, piece):
