@@ -17,7 +17,7 @@ FOLDERS = {"core": "Tensors, devices, memory", "kernels": "The operations, on pl
            "data": "Data"}
 INTERNAL = ("/cpu/", "/cuda/", "kernels/dispatch.h", "kernels/unary_functors.h")
 
-# Declarations that say nothing here: of classes to come, of templates' members that their class has shown, of formatters.
+# Declarations that say nothing here: classes to come, members of templates that their class has shown, formatters.
 ELSEWHERE = re.compile(r"(?:(?:class|struct) \w+;\n)+$|"
                        r"template <[^>]*>\n(?:struct fmt::|.*\bdemi::.*::\w+\(|[^/(]*\b[A-Z]\w*::\w+\()")
 
@@ -52,6 +52,24 @@ def without_macros(text):
     while found := re.search(r"^(?:// [^\n]*\n)*DEMI_BACKENDS\(", text, flags=re.M):
         text = text[:found.start()] + text[closing(text, found.end() - 1, "()"):]
     return text
+
+
+def backend_comments(text):
+    """The comments on what both backends declare, by name and parameters. One before them all belongs to the first."""
+    comments = {}
+    for block in re.finditer(r"^((?:// [^\n]*\n)*)DEMI_BACKENDS\(", text, flags=re.M):
+        before, inside = block[1], text[block.end():closing(text, block.end() - 1, "()") - 1]
+        for found in re.finditer(r"((?:^ *//[^\n]*\n)*) *void (\w+)(\([^;]*\));", inside, flags=re.M):
+            comments[found[2], " ".join(found[3].split())] = before + re.sub(r"^ *", "", found[1], flags=re.M)
+            before = ""
+    return comments
+
+
+def with_comments(piece, comments):
+    """A public function that takes the same as the backends' does the same: their comment first, then its own."""
+    def add(found):
+        return comments.get((found[2].removesuffix("_into"), " ".join(found[3].split())), "") + found[0]
+    return re.sub(r"^((?:// [^\n]*\n)*)inline void (\w+)(\([^;]*\));", add, piece, flags=re.M)
 
 
 def declarations(text):
@@ -91,8 +109,10 @@ def section(path):
     page = f"\n## {name}\n\n" + prose(re.sub(r"^// ?", "", top, flags=re.M))
     spaces = dict.fromkeys(re.findall(r"^namespace (?!detail)([\w:]+) \{", text, flags=re.M))
     page += "\nIn " + " and ".join(f"`{n}`" for n in spaces) + ".\n"
+    comments = backend_comments(text)
     body = without_bodies(without_private(without_macros(text[len(top):])))
     for piece in declarations(re.sub(r"namespace detail \{.*?\}  // namespace detail\n", "", body, flags=re.S)):
+        piece = with_comments(piece, comments)
         if re.match(ELSEWHERE, piece):
             continue
         if all(line.startswith("//") for line in piece.rstrip().split("\n")):  # about what follows
