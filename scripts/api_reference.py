@@ -7,6 +7,7 @@ Of a header it shows the comment at its top, then its declarations with their co
 private members, backends' declarations and macros' definitions.
 """
 import html
+import itertools
 import pathlib
 import re
 import sys
@@ -73,7 +74,7 @@ def with_comments(piece, comments):
 
 
 def declarations(text):
-    """Pieces at namespace scope as (names of classes, code): split at blank lines that no bracket encloses."""
+    """Pieces at namespace scope: split at blank lines that no bracket encloses."""
     piece, depth = "", 0
     for line in text.split("\n"):
         if depth == 0 and re.match(r"(namespace [\w:]+ \{|\}  ?// namespace|extern|using namespace)", line):
@@ -91,15 +92,17 @@ def declarations(text):
 
 def prose(comment):
     """Paragraphs as Markdown text, lines that begin with two spaces as blocks of code."""
-    text, code = "", False
-    for line in comment.split("\n"):
-        if line.startswith("  ") != code and (line or not code):
-            code = not code
-            text += "\n```cpp\n" if code else "```\n\n"
-        parts = [line] if code else re.split(r"(`[^`]*`)", line)
-        text += "".join(p if code or p.startswith("`") else re.sub(r"([*_\[\]|])", r"\\\1", html.escape(p, quote=False))
-                        for p in parts) + "\n"
-    return re.sub(r"\n+```\n\n", "\n```\n\n", text.rstrip()) + ("\n```\n" if code else "\n")
+    text = ""
+    for code, lines in itertools.groupby(comment.rstrip().split("\n"), lambda line: line.startswith("  ")):
+        block = "\n".join(lines)
+        if code:  # statements are C++, the rest formulas and lists
+            language = "cpp" if re.search(r";( *//.*)?$|\) \.\.\.$", block, flags=re.M) else "text"
+            text += f"\n```{language}\n{block}\n```\n\n"
+            continue
+        parts = re.split(r"(`[^`]*`)", block)
+        text += "".join(p if p.startswith("`") else re.sub(r"([*_\[\]|])", r"\\\1", html.escape(p, quote=False))
+                        for p in parts).strip("\n") + "\n"
+    return text.rstrip("\n") + "\n"
 
 
 def section(path):
