@@ -44,6 +44,21 @@ def without_bodies(text):
     return text
 
 
+def aligned(piece):
+    """Comments at the ends of neighbouring lines, which lost bodies in between, below one another again."""
+    tail = re.compile(r"(.*\S)  +(// .*)")
+    lines = []
+    for has_tail, group in itertools.groupby(piece.split("\n"), lambda line: bool(tail.fullmatch(line))):
+        group = list(group)
+        if has_tail:
+            pairs = [tail.fullmatch(line).groups() for line in group]
+            width = max(len(code) for code, _ in pairs)
+            if width + 2 + max(len(comment) for _, comment in pairs) <= 120:
+                group = [f"{code:<{width}}  {comment}" for code, comment in pairs]
+        lines += group
+    return "\n".join(lines)
+
+
 def without_private(text):
     return re.sub(r"\n( *) (?:private|protected):\n.*?(?=\n\1 public:|\n\1\};)", "", text, flags=re.S)
 
@@ -123,7 +138,7 @@ def section(path):
             continue
         if found := re.search(r"^(?:class|struct|enum class) (\w+)\b(?!::| *;)", piece, flags=re.M):
             page += f"\n### {found[1]}\n"
-        piece = piece.rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };")
+        piece = aligned(piece.rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };"))
         page += f"\n```cpp\n{piece}\n```\n"
     return page
 
