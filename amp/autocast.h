@@ -47,13 +47,12 @@ std::span<const OpRule> op_rules();  // the whole table
 const OpRule* find_rule(std::string_view op);
 std::string op_table();  // the table as Markdown, for people and for the docs
 
-// The inputs of `op` in the dtypes that it shall run in; the functions of nn/functional begin with it, those that
-// only move or mask values excepted. Casts are
-// differentiable, and activations are cast at each use. A parameter's 16-bit version is its compute copy
-// (autograd/flat_storage.h), which the optimizer keeps beside the FP32 master: no cast runs, and its gradient goes to
-// the parameter. Outside a region, and for operations that follow, inputs of different dtypes meet in the wider one:
-// 16-bit with FP32 gives FP32, FP16 with BF16 gives FP32. (PyTorch refuses a convolution of mixed inputs.) Undefined,
-// integer and FP64 inputs stay.
+// The inputs of `op` in the dtypes that it shall run in; the functions of nn/functional begin with it, those that only
+// move or mask values excepted. Casts are differentiable, and activations are cast at each use. A parameter's 16-bit
+// version is its compute copy (autograd/flat_storage.h), which the optimizer keeps beside the FP32 master: no cast
+// runs, and its gradient goes to the parameter. Outside a region, and for operations that follow, inputs of different
+// dtypes meet in the wider one: 16-bit with FP32 gives FP32, FP16 with BF16 gives FP32. (PyTorch refuses a convolution
+// of mixed inputs.) Undefined, integer and FP64 inputs stay.
 std::vector<Variable> prepare(std::string_view op, std::vector<Variable> inputs);
 
 // A policy for Function (autograd/function.h), as custom_fwd and custom_bwd are in PyTorch: inputs are cast to `dtype`,

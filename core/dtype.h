@@ -165,6 +165,7 @@ decltype(auto) visit_floating(DType dtype, const char* op, F&& f) {
   return dtype == DType::F64 ? f(TypeTag<double>{}) : visit_training(dtype, op, std::forward<F>(f));
 }
 
+// int32, int64, uint8.
 template <typename F>
 decltype(auto) visit_integer(DType dtype, const char* op, F&& f) {
   switch (dtype) {
@@ -179,6 +180,7 @@ decltype(auto) visit_integer(DType dtype, const char* op, F&& f) {
   }
 }
 
+// All of them.
 template <typename F>
 decltype(auto) visit_any(DType dtype, const char* op, F&& f) {
   return is_floating(dtype) ? visit_floating(dtype, op, std::forward<F>(f))

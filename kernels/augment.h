@@ -1,10 +1,9 @@
 // Augmentation of CIFAR-style records in one pass: gather, random crop after zero padding, horizontal flip, normalize,
 // cast.
-//   y[n,h,w,c] = (u / 255 - mean[c]) / std[c],  u the byte at (h + dy - pad, w' + dx - pad, c) of record index[n], 0
-//   outside
-// with dy, dx in [0, 2 pad] and w' = w or W - 1 - w drawn from Philox(seed, epoch, index[n]): preparing a batch early,
-// in another order or on another device changes nothing. (Padding is black before normalization, as in the usual
-// recipe.)
+//   y[n,h,w,c] = (u / 255 - mean[c]) / std_dev[c],  u the byte at (h + dy - pad, w' + dx - pad, c) of record index[n]
+// with u = 0 outside, dy, dx in [0, 2 pad] and w' = w or W - 1 - w drawn from Philox(seed, epoch, index[n]): preparing
+// a batch early, in another order or on another device changes nothing. (Padding is black before normalization, as in
+// the usual recipe.)
 #pragma once
 
 #include <array>

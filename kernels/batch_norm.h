@@ -34,8 +34,8 @@ struct BatchNormResult {
 
 // x: [..., C] floating; weight, bias: [C] FP32 (FP64 for FP64) or both undefined; residual: like x or undefined;
 // running statistics: [C] FP32 or both undefined; num_batches_tracked: one int64 that training raises by 1, or
-// undefined. Training needs more than one value a channel, else Error (the
-// unbiased variance of one value does not exist); nothing is changed then.
+// undefined. Training needs more than one value a channel, else Error (the unbiased variance of one value does not
+// exist); nothing is changed then.
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                                  Tensor& running_mean, Tensor& running_var, const BatchNormOptions& options,
                                  Tensor num_batches_tracked = {});

@@ -22,7 +22,8 @@ DEMI_BACKENDS(void conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, 
               void conv2d_dgrad(const Tensor& dy, const Tensor& w, const Conv2dOptions& options, Tensor& dx);
               void conv2d_wgrad(const Tensor& dy, const Tensor& x, const Conv2dOptions& options, Tensor& dw);)
 
-// The shape of y; throws Error naming both shapes when they do not fit.
+// The shape of y: [N, P, Q, K] with P = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1, Q likewise. Throws
+// Error naming both shapes when they do not fit.
 Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2dOptions& options);
 
 // x: [N, H, W, C], w: [K, R, S, C / groups] in one floating dtype, bias: [K] FP32 or undefined -> y: [N, P, Q, K].

@@ -9,10 +9,6 @@
 
 namespace demi::kernels {
 
-// loss: FP32 (FP64 for FP64), [] for mean and sum, [N] for none; log_sum: [N], log sum_c exp(x[n, c] - max_c x[n, c]).
-// dy has the loss's shape.
-// A label outside [0, C) is an error that names sample and label: thrown at once on the CPU, on CUDA reported through
-// the error word (the row then counts as NaN in the loss and 0 in the gradient).
 DEMI_BACKENDS(void cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing, Reduction reduction,
                                  Tensor& loss, Tensor& log_sum);
               void cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
@@ -21,10 +17,13 @@ DEMI_BACKENDS(void cross_entropy(const Tensor& logits, const Tensor& labels, dou
               void count_correct(const Tensor& logits, const Tensor& labels, Tensor& count);)
 
 struct CrossEntropyResult {
-  Tensor loss, log_sum;
+  Tensor loss;     // FP32 (FP64 for FP64), [] for mean and sum, [N] for none
+  Tensor log_sum;  // likewise, [N]: log sum_c exp(x[n, c] - max_c x[n, c])
 };
 
-// logits: [N, C] floating, labels: [N] int64, 0 <= smoothing <= 1. The mean of no samples is an Error.
+// logits: [N, C] floating, labels: [N] int64, 0 <= smoothing <= 1. The mean of no samples is an Error. So is a label
+// outside [0, C); it names sample and label. The CPU throws it at once, CUDA reports it through the error word (the row
+// then counts as NaN in the loss and 0 in the gradient).
 inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& labels, double smoothing,
                                         Reduction reduction) {
   check_same_device("cross_entropy", logits, labels);
@@ -45,7 +44,7 @@ inline CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& labe
   return r;
 }
 
-// dlogits: logits' shape and dtype, rounded once from FP32.
+// dy: the loss's shape -> logits' shape and dtype, rounded once from FP32.
 inline Tensor cross_entropy_backward(const Tensor& dy, const Tensor& logits, const Tensor& labels,
                                      const Tensor& log_sum, double smoothing, Reduction reduction) {
   check_same_device("cross_entropy_backward", dy, logits);

@@ -6,17 +6,16 @@
 
 namespace demi::kernels {
 
-// Element i is kept when uniform word i % 4 of Philox(seed, mix(step[0], call), i / 4) is at least p. mask: uint8, 1 =
-// kept.
 DEMI_BACKENDS(void dropout(const Tensor& x, double p, uint64_t seed, const Tensor& step, uint64_t call, Tensor& y,
                            Tensor& mask);
               void dropout_backward(const Tensor& dy, const Tensor& mask, double p, Tensor& dx);)
 
 struct DropoutResult {
-  Tensor y, mask;
+  Tensor y, mask;  // mask: uint8, 1 = kept
 };
 
-// x: floating, 0 <= p <= 1. step: int64, one element on x's device (RandomState).
+// x: floating, 0 <= p <= 1. step: int64, one element on x's device (RandomState). Element i is kept when uniform word
+// i % 4 of Philox(seed, mix(step[0], call), i / 4) is at least p.
 inline DropoutResult dropout(const Tensor& x, double p, uint64_t seed, const Tensor& step, uint64_t call) {
   DEMI_CHECK(p >= 0 && p <= 1, "[dropout] p is between 0 and 1, not {}", p);
   check_same_device("dropout", x, step);

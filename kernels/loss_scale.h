@@ -1,4 +1,4 @@
-// The dynamic loss scale's update, where the state lives: on the device. docs in amp/grad_scaler.h.
+// The dynamic loss scale's update, where the state lives: on the device. What it is for: amp/grad_scaler.h.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Mean squared error: loss_i = (x_i - target_i)^2, meant, summed or left as it is; dx = 2 g (x - target).
+// Mean squared error: loss_i = (x_i - target_i)^2, averaged, summed or left as it is; dx = 2 g (x - target).
 #pragma once
 
 #include "demi/kernels/dispatch.h"
@@ -24,6 +24,7 @@ inline Tensor mse(const Tensor& x, const Tensor& target, Reduction reduction) {
   return loss;
 }
 
+// dy: the loss's shape -> the gradient of x, in x's shape and dtype.
 inline Tensor mse_backward(const Tensor& dy, const Tensor& x, const Tensor& target, Reduction reduction) {
   check_same_device("mse_loss_backward", dy, x);
   Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());

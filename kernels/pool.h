@@ -7,7 +7,8 @@
 
 namespace demi::kernels {
 
-struct Pool2dOptions {  // each pair is {height, width}; padding is at most half the kernel
+// Each pair is {height, width}. Padding is at most half the kernel. The stride does not follow the kernel.
+struct Pool2dOptions {
   std::array<int64_t, 2> kernel{2, 2}, stride{2, 2}, padding{0, 0};
   bool count_include_pad = true;  // average pooling: padding counts in the divisor
 };
@@ -17,6 +18,8 @@ DEMI_BACKENDS(void max_pool2d(const Tensor& x, const Pool2dOptions& options, Ten
               void avg_pool2d(const Tensor& x, const Pool2dOptions& options, Tensor& y);
               void avg_pool2d_backward(const Tensor& dy, const Pool2dOptions& options, Tensor& dx);)
 
+// The shape of y: [N, P, Q, C] with P = floor((H + 2 padding - kernel) / stride) + 1, Q likewise. Throws Error when the
+// kernel does not fit.
 Shape pool2d_shape(const char* op, const Shape& x, const Pool2dOptions& options);
 
 struct MaxPoolResult {
@@ -28,6 +31,7 @@ MaxPoolResult max_pool2d(const Tensor& x, const Pool2dOptions& options);
 // Each dx element gathers from the windows that hold it, so windows may overlap and nothing is added atomically.
 Tensor max_pool2d_backward(const Tensor& dy, const Tensor& index, const Shape& x_shape, const Pool2dOptions& options);
 
+// The mean of each window; sums in FP32, rounded once. Shapes as for max_pool2d.
 Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options);
 Tensor avg_pool2d_backward(const Tensor& dy, const Shape& x_shape, const Pool2dOptions& options);
 

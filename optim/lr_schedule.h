@@ -25,7 +25,7 @@ class Schedule {
 };
 
 // The tables. `warmup_steps` rise linearly to the peak first: step k has lr (k + 1) / (warmup_steps + 1); the rest is
-// the schedule proper.
+// the schedule proper, in whose formulas k counts from 0 and n is total_steps - warmup_steps.
 
 struct CosineOptions {  // lr_min + (lr - lr_min) (1 + cos(pi k / n)) / 2, Loshchilov and Hutter, 2017
   double lr = 0.1;
@@ -34,7 +34,7 @@ struct CosineOptions {  // lr_min + (lr - lr_min) (1 + cos(pi k / n)) / 2, Loshc
 };
 std::vector<double> cosine(const CosineOptions& options);
 
-struct StepDecayOptions {  // lr gamma^(k / step_size)
+struct StepDecayOptions {  // lr gamma^floor(k / step_size)
   double lr = 0.1;
   int64_t total_steps = 0, step_size = 1, warmup_steps = 0;
   double gamma = 0.1;
@@ -48,6 +48,7 @@ struct OneCycleOptions {  // Smith and Topin, 2018, with cosine annealing, as Py
 };
 std::vector<double> one_cycle(const OneCycleOptions& options);
 
+// lr at every step, after the warm-up.
 std::vector<double> constant(double lr, int64_t warmup_steps = 0);
 
 }  // namespace demi::optim

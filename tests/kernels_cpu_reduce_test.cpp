@@ -112,6 +112,19 @@ TEST_P(ReduceTest, MaxAndArgmaxSeeNaNAndTakeTheFirstOfEquals) {
   EXPECT_EQ(argmax(x).item<int64_t>(), 3);
 }
 
+// Long rows are taken in blocks: the largest, or a NaN, may stand anywhere.
+TEST_P(ReduceTest, MaxOfLongRowsSeesEveryElement) {
+  for (const int64_t n : {255, 256, 257, 1000, 5003})
+    for (const int64_t at : {int64_t{0}, n / 2, n - 1})
+      for (const double largest : {7.0, kNaN}) {
+        std::vector<double> values(static_cast<size_t>(2 * n), -3);
+        values[static_cast<size_t>(n + at)] = largest;
+        const Tensor x = tensor_of(values, {2, n}, DType::F32, device());
+        expect_close(values_of(reduce(ReduceOp::Max, x, {1})), {-3, largest}, 0, 0, fmt::format("{} of {}", at, n));
+        expect_close(values_of(reduce(ReduceOp::Max, x, {})), {largest}, 0, 0, fmt::format("{} of {}, all", at, n));
+      }
+}
+
 TEST_P(ReduceTest, GradientOfMaxIsSharedAmongEqualElements) {
   const Tensor x = tensor_of({1, 4, 4, 2, 4, 3, 0, 4}, {2, 2, 2}, DType::F32, device());
   const auto gradient = [&](const std::vector<int>& axes) {

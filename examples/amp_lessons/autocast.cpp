@@ -129,7 +129,7 @@ void autocast(Lesson& lesson) {
   lesson.predict("no weight was cast", no_weight_cast);
   lesson.predict("FP32 images cost 6 bytes a value, FP16 images nothing",
                  kib["as it is"] == 6 * 32 * 32 * 32 * 3 / 1024 && kib["FP16 images"] == 0);
-  lesson.predict("two softplus cost 12 bytes a value, twice over before a convolution",
+  lesson.predict("a softplus costs 12 bytes a value, there and back, and the convolution after it 12 more",
                  kib["softplus for ReLU"] == 12 * 32 * (2 * 16 * 16 * 16 + 8 * 8 * 32 + 32) / 1024);
 }
 

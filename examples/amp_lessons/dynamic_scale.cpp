@@ -1,8 +1,9 @@
 // dynamic_scale: How does the loss scale find its value, and what does a skipped step leave behind?
 //
 // Predictions:
-//   A step is skipped exactly when its scale is above the batch's limit: the power of two that brings the batch's
-//   largest FP16 gradient to between 2^15 and 2^16. From 2^40 the scale comes down to there, one halving a skip.
+//   Gradients overflow, and the step is skipped, exactly when the scale is above the batch's limit: the power of two
+//   that brings the batch's largest FP16 gradient to between 2^15 and 2^16. From 2^40 the scale comes down to there,
+//   one halving a skip.
 //   Each doubling takes growth_interval good steps and is undone by one skip, so about one step in growth_interval + 1
 //   is lost. Batches of 2 have larger gradients, and so a lower limit, than batches of 128.
 //   A fixed scale that is too large skips every step; one that is too small skips none and trains nothing either.
@@ -22,7 +23,7 @@ struct Training {
   amp::GradScaler scaler;
   std::optional<double> fixed;                 // a scale that never changes
   std::vector<double> scales, limits, losses;  // one a step
-  std::vector<bool> skipped;
+  std::vector<bool> overflowed, skipped;
 
   Training(Lesson& lesson, const amp::GradScalerOptions& options) : scaler(options) {
     manual_seed(lesson.seed());
@@ -39,6 +40,7 @@ struct Training {
     const Variable l = loss(batch);
     losses.push_back(l.item<float>());
     backward(scaler.scale(l));
+    overflowed.push_back(!std::isfinite(optim::grad_norm(*sgd).item<float>()));
     skipped.push_back(scaler.step(*sgd).skipped());
     fixed ? scaler.update(*fixed) : scaler.update();
     return !skipped.back();
@@ -69,15 +71,19 @@ void dynamic_scale(Lesson& lesson) {
   lesson.section("From 2^40 to a scale that fits");
   Training t(lesson, {.init_scale = 0x1p40, .growth_interval = 20});
   train(t, 32, 120, true);
-  Table life({"step", "scale", "its batch's limit", "it was"});
+  Table life({"step", "scale", "its batch's limit", "gradients", "the step is", "next scale"});
   bool as_predicted = true;
   for (size_t i = 0; i < t.scales.size(); ++i) {
-    as_predicted &= t.skipped[i] == (t.scales[i] > t.limits[i]);
-    if (i > 2 && t.skipped[i] == t.skipped[i - 1] && (t.skipped[i] || t.scales[i] == t.scales[i - 1])) continue;
-    life.row(i + 1, power(t.scales[i]), power(t.limits[i]), t.skipped[i] ? "skipped" : "taken");
+    as_predicted &= t.skipped[i] == (t.scales[i] > t.limits[i]) && t.skipped[i] == t.overflowed[i];
+    const double next = i + 1 < t.scales.size() ? t.scales[i + 1] : t.scaler.get_scale();
+    if (i > 2 && t.skipped[i] == t.skipped[i - 1] && (t.skipped[i] || t.scales[i] == next)) continue;
+    life.row(i + 1, power(t.scales[i]), power(t.limits[i]), t.overflowed[i] ? "overflow" : "finite",
+             t.skipped[i] ? "skipped" : "taken", power(next));
   }
   lesson.show(life);
-  lesson.predict("a step is skipped exactly when its scale is above its batch's limit", as_predicted);
+  lesson.predict(
+      "gradients overflow exactly when the scale is above the batch's limit, and exactly then the step is skipped",
+      as_predicted);
   std::vector<double> x(t.scales.size());
   std::iota(x.begin(), x.end(), 1);
   Chart chart{.title = "A loss scale finds its limit", .x_label = "step", .y_label = "scale", .log2_y = true};

@@ -142,7 +142,7 @@ void ladder(Lesson& lesson) {
   lesson.save("ladder", chart);
   lesson.predict("FP16 without a scale goes under half of FP32's way", std::max({way[1], way[2], way[3]}) < 0.5);
   lesson.predict("with a scale, or in BF16 without, over 90 %", std::min({way[4], way[5], way[6], way[7]}) > 0.9);
-  lesson.predict("without masters 3 % less than with them", way[8] < way[4] - 0.03);
+  lesson.predict("without masters at least 3 points less of that way than with them", way[8] < way[4] - 0.03);
 }
 
 }  // namespace demi::lessons

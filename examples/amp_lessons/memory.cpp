@@ -112,7 +112,7 @@ void memory(Lesson& lesson) {
 
   const size_t limit = size_t(device.is_cpu() ? 64 : 512) << 20;
   const int64_t finest = device.is_cpu() ? 2 : 64;
-  lesson.section(fmt::format("The largest batch within {} MiB, to {}", limit >> 20, finest));
+  lesson.section(fmt::format("The largest batch within {} MiB, in steps of {}", limit >> 20, finest));
   const int threads = num_threads();
   set_num_threads(1);  // how many threads need scratch at once is a matter of chance
   int64_t largest[2] = {0, 0};

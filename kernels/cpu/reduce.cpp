@@ -1,6 +1,8 @@
 // Sum, mean, max, argmax over the middle of [outer, extent, inner], and copies to a broadcast shape.
 #include "demi/kernels/reduce.h"
 
+#include <numeric>
+
 #include "demi/kernels/cpu/broadcast.h"
 #include "demi/kernels/cpu/columns.h"
 
@@ -55,18 +57,41 @@ void sum(const X* x, const AxisView& view, double divisor, Y* y) {
   });
 }
 
+// A NaN is larger than everything.
+constexpr auto larger = [](auto a, auto b) { return b > a || b != b ? b : a; };
+
+// The largest of a row: maxima of every kBlock-th element side by side, then the largest of those.
+template <typename X>
+Accumulator<X> row_max(const X* x, int64_t n) {
+  using A = Accumulator<X>;
+  Reader<X> read;
+  alignas(64) A best[kBlock];
+  const int64_t lanes = std::min(n, kBlock);
+  const A* first = read(x, lanes);
+  std::copy(first, first + lanes, best);
+  for (int64_t at = lanes; at < n; at += kBlock) {
+    const int64_t more = std::min(kBlock, n - at);
+    map_block(more, larger, best, best, read(x + at, more));
+  }
+  return std::accumulate(best + 1, best + lanes, best[0], larger);
+}
+
 template <typename X, typename Y>
 void max(const X* x, const AxisView& view, Y* y) {
   using A = Accumulator<X>;
+  if (view.inner == 1) {
+    return parallel_for(view.outer, std::max<int64_t>(1, kGrain / view.extent), [&](int64_t begin, int64_t end) {
+      for (int64_t o = begin; o < end; ++o)
+        y[o] = rounded<Y>(static_cast<double>(row_max(x + o * view.extent, view.extent)));
+    });
+  }
   for_tiles(view, [&](int64_t o, int64_t i, int64_t n) {
     Reader<X> read;
     alignas(64) A best[kBlock];
     const X* from = x + o * view.extent * view.inner + i;
     const A* first = read(from, n);
     std::copy(first, first + n, best);
-    for (int64_t e = 1; e < view.extent; ++e)
-      map_block(
-          n, [](A b, A v) { return v > b || v != v ? v : b; }, best, best, read(from + e * view.inner, n));
+    for (int64_t e = 1; e < view.extent; ++e) map_block(n, larger, best, best, read(from + e * view.inner, n));
     for (int64_t j = 0; j < n; ++j) y[o * view.inner + i + j] = rounded<Y>(static_cast<double>(best[j]));
   });
 }

@@ -42,10 +42,11 @@ __global__ void __launch_bounds__(kThreads) map_kernel(int64_t n, F f, Y* y, con
   }
 }
 
-// Packs where all memory is aligned to 16 bytes, else single elements. n > 0.
+// Packs where all memory is aligned to 16 bytes, else single elements. A pack is what one store writes: neighbours then
+// write without gaps, whatever the inputs' dtypes. n > 0.
 template <typename F, typename Y, typename... X>
 void map(const Tensor& like, int64_t n, const F& f, Y* y, const X*... x) {
-  constexpr int N = static_cast<int>(16 / std::max<size_t>(2, std::min({sizeof(Y), sizeof(X)...})));
+  constexpr int N = static_cast<int>(16 / std::max<size_t>(2, sizeof(Y)));
   const auto blocks = [](int64_t packs) {
     return static_cast<unsigned>((packs + kMapPacks * kThreads - 1) / (kMapPacks * kThreads));
   };

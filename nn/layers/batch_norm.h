@@ -1,3 +1,4 @@
+// BatchNorm2d, and convolution, batch norm and ReLU in one call.
 #pragma once
 
 #include "demi/nn/functional/batch_norm.h"

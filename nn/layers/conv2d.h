@@ -1,3 +1,4 @@
+// Conv2d: a convolution that owns its filters and its bias.
 #pragma once
 
 #include "demi/nn/functional/conv2d.h"

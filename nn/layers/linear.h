@@ -1,3 +1,4 @@
+// Linear: a linear map that owns its matrix and its bias.
 #pragma once
 
 #include "demi/nn/functional/linear.h"
