@@ -2,7 +2,7 @@
 // found there; the second pass walks up the rows that the first one walked down.
 //
 // Bytes that must move: x twice, y once: 23.5 us for [262144, 64] in FP16 at 4.28 TB/s. The second reading of x may
-// come from the L2: an H200's has 50 MB, x takes 33.6 MB, and what of it is still there need not come from memory
+// come from the L2: an H200's has 63 MB, x takes 33.6 MB, and what of it is still there need not come from memory
 // again. With all of it there 67 MB remain, 15.7 us. Adds over step 3: no launch for the statistics; and the second
 // pass begins with the rows that were read last. A cache that drops what was used longest ago keeps the bottom of x
 // after the first pass: a walk from the top would drop each row shortly before it comes to it. y is written with a hint

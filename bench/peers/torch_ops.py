@@ -54,11 +54,12 @@ def storages(value):
 
 
 def sets_for(cache, footprint, device):
-    """How many sets of operands to rotate over, and a remark where memory or count keep that below 3 times the L2."""
+    """How many sets of operands to rotate over, and a remark where memory or count keep that below 5 times the L2."""
     if cache != "cold":
         return 1, ""
     properties = torch.cuda.get_device_properties(device)
-    wanted = max(2, -(-3 * properties.L2_cache_size // max(1, footprint)) + 1)
+    # 5 times, so that what a call touches is over 3: backward kernels are handed operands that they do not read.
+    wanted = max(2, -(-5 * properties.L2_cache_size // max(1, footprint)) + 1)
     fits = max(1, int(0.7 * torch.cuda.mem_get_info(device)[0] / max(1, footprint)))
     sets = min(wanted, fits, MAX_SETS)
     return sets, "" if sets == wanted else f"only {sets} sets, {sets * footprint / 2**20:.0f} MiB"
