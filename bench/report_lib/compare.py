@@ -1,6 +1,6 @@
 """Two runs side by side: what got slower by more than noise explains.
 
-A change counts when it exceeds the threshold (5 %) and the floor (0.2 us: what a launch of 2-3 us wobbles by), and
+A change counts when it exceeds the threshold (5 %) and the floor (0.3 us: what a launch of 2-3 us wobbles by), and
 beyond that the noise. Noise within a run: with nine repetitions or more on both sides the Mann-Whitney U test must tell
 the two apart, else the change must exceed the spreads of both runs, taken together as sqrt(a^2 + b^2). Noise from run
 to run, which no repetition shows (where memory lies, what else the machine does): the change must stand out from those

@@ -3,7 +3,7 @@
 // tensor once; windows that overlap are read from the caches. Max pooling's index costs 4 bytes an output on top.
 #include "demi/kernels/pool.h"
 
-#include "demi/kernels/cuda/strided.cuh"
+#include "demi/kernels/cuda/device.cuh"
 
 namespace demi::kernels::cuda {
 namespace {
@@ -12,11 +12,9 @@ struct Range {
   int64_t begin, end;
 };
 
-// One axis of the pooling: extents of input and output, and the window. Divisions take longer here than the memory
-// does, so they are multiplications.
+// One axis of the pooling: extents of input and output, and the window.
 struct Axis {
   int64_t in, out, kernel, stride, padding;
-  Divider by_stride{stride, in + padding + stride};
 
   __device__ Range window(int64_t at) const {  // the inputs of output `at`, padding left out
     const int64_t start = at * stride - padding;
@@ -24,7 +22,7 @@ struct Axis {
   }
   __device__ Range covering(int64_t at) const {  // the outputs whose windows hold input `at`
     const int64_t last = at + padding, first = last - kernel + 1;
-    return {first > 0 ? by_stride(first + stride - 1) : 0, min(by_stride(last) + 1, out)};
+    return {first > 0 ? (first + stride - 1) / stride : 0, min(last / stride + 1, out)};
   }
 };
 
@@ -50,30 +48,21 @@ Pooling pooling_of(const Tensor& x, const Tensor& y, const Pool2dOptions& o) {
 // Where pack i of an image tensor [images, rows, columns, channels] lies.
 struct Place {
   int64_t image, row, column, channel;
-};
-struct Places {
-  Divider packs, columns, rows;
-  int pack;
-
-  Places(const Tensor& images, int pack)
-      : packs(images.size(3) / pack, images.numel()),
-        columns(images.size(2), images.numel()),
-        rows(images.size(1), images.numel()),
-        pack(pack) {}
-  __device__ Place operator()(int64_t i) const {
-    const int64_t pixel = packs(i), line = columns(pixel), image = rows(line);
-    return {image, line - image * static_cast<int64_t>(rows.divisor),
-            pixel - line * static_cast<int64_t>(columns.divisor),
-            (i - pixel * static_cast<int64_t>(packs.divisor)) * pack};
+  __device__ Place(int64_t i, int64_t rows, int64_t columns, int64_t packs, int pack) {
+    channel = i % packs * pack;
+    i /= packs;
+    column = i % columns;
+    i /= columns;
+    row = i % rows;
+    image = i / rows;
   }
 };
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    max_pool_kernel(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, Pooling p, Places places,
-                    int64_t n) {
+    max_pool_kernel(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, Pooling p, int64_t n) {
   DEMI_GRID_STRIDE(i, n) {
-    const Place at = places(i);
+    const Place at(i, p.h.out, p.w.out, p.channels / V, V);
     const Range rows = p.h.window(at.row), columns = p.w.window(at.column);
     float best[V];
     int taken[V];
@@ -101,9 +90,9 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
     max_pool_backward_kernel(const T* __restrict__ dy, const int* __restrict__ index, T* __restrict__ dx, Pooling p,
-                             Places places, int64_t n) {
+                             int64_t n) {
   DEMI_GRID_STRIDE(i, n) {
-    const Place at = places(i);
+    const Place at(i, p.h.in, p.w.in, p.channels / V, V);
     const Range rows = p.h.covering(at.row), columns = p.w.covering(at.column);
     const int here = static_cast<int>(at.row * p.w.in + at.column);
     float sum[V] = {};
@@ -121,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    avg_pool_kernel(const T* __restrict__ x, T* __restrict__ y, Pooling p, Places places, int64_t n) {
+    avg_pool_kernel(const T* __restrict__ x, T* __restrict__ y, Pooling p, int64_t n) {
   DEMI_GRID_STRIDE(i, n) {
-    const Place at = places(i);
+    const Place at(i, p.h.out, p.w.out, p.channels / V, V);
     const Range rows = p.h.window(at.row), columns = p.w.window(at.column);
     const float divisor = p.divisor(rows, columns);
     float sum[V] = {};
@@ -142,9 +131,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    avg_pool_backward_kernel(const T* __restrict__ dy, T* __restrict__ dx, Pooling p, Places places, int64_t n) {
+    avg_pool_backward_kernel(const T* __restrict__ dy, T* __restrict__ dx, Pooling p, int64_t n) {
   DEMI_GRID_STRIDE(i, n) {
-    const Place at = places(i);
+    const Place at(i, p.h.in, p.w.in, p.channels / V, V);
     const Range rows = p.h.covering(at.row), columns = p.w.covering(at.column);
     float sum[V] = {};
     for (int64_t h = rows.begin; h < rows.end; ++h)
@@ -179,8 +168,7 @@ void max_pool2d(const Tensor& x, const Pool2dOptions& options, Tensor& y, Tensor
     T* out = y.mutable_data<T>();
     with_pack(p.channels, in, out, [&](auto v) {
       const int64_t n = y.numel() / v;
-      max_pool_kernel<T, v>
-          <<<blocks_for(n, x), kThreads, 0, stream_of(x)>>>(in, out, index.mutable_data<int>(), p, Places(y, v), n);
+      max_pool_kernel<T, v><<<blocks_for(n, x), kThreads, 0, stream_of(x)>>>(in, out, index.mutable_data<int>(), p, n);
     });
   });
 }
@@ -194,7 +182,7 @@ void max_pool2d_backward(const Tensor& dy, const Tensor& index, const Pool2dOpti
     with_pack(p.channels, in, out, [&](auto v) {
       const int64_t n = dx.numel() / v;
       max_pool_backward_kernel<T, v>
-          <<<blocks_for(n, dy), kThreads, 0, stream_of(dy)>>>(in, index.data<int>(), out, p, Places(dx, v), n);
+          <<<blocks_for(n, dy), kThreads, 0, stream_of(dy)>>>(in, index.data<int>(), out, p, n);
     });
   });
 }
@@ -207,7 +195,7 @@ void avg_pool2d(const Tensor& x, const Pool2dOptions& options, Tensor& y) {
     T* out = y.mutable_data<T>();
     with_pack(p.channels, in, out, [&](auto v) {
       const int64_t n = y.numel() / v;
-      avg_pool_kernel<T, v><<<blocks_for(n, x), kThreads, 0, stream_of(x)>>>(in, out, p, Places(y, v), n);
+      avg_pool_kernel<T, v><<<blocks_for(n, x), kThreads, 0, stream_of(x)>>>(in, out, p, n);
     });
   });
 }
@@ -220,7 +208,7 @@ void avg_pool2d_backward(const Tensor& dy, const Pool2dOptions& options, Tensor&
     T* out = dx.mutable_data<T>();
     with_pack(p.channels, in, out, [&](auto v) {
       const int64_t n = dx.numel() / v;
-      avg_pool_backward_kernel<T, v><<<blocks_for(n, dy), kThreads, 0, stream_of(dy)>>>(in, out, p, Places(dx, v), n);
+      avg_pool_backward_kernel<T, v><<<blocks_for(n, dy), kThreads, 0, stream_of(dy)>>>(in, out, p, n);
     });
   });
 }
