@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <fstream>
 #include <memory>
 #if DEMI_CUDA
 #include "demi/core/cuda/check.h"
@@ -44,13 +43,5 @@ CardState read_card(Device device) {
 #else
 CardState read_card(Device) { return {}; }
 #endif
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name"))
-      if (const size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
-  return "unknown processor";
-}
 
 }  // namespace demi::bench

@@ -13,6 +13,4 @@ struct CardState {
 };
 CardState read_card(Device device);
 
-std::string cpu_name();
-
 }  // namespace demi::bench

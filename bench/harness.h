@@ -101,7 +101,8 @@ struct Difference {
 // Over all elements, in FP64 on the CPU; infinite where there is a NaN.
 Difference difference(const Tensor& y, const Tensor& reference);
 
-// One wrong element of millions hardly moves the norm: it has a limit of its own.
+// One wrong element of millions hardly moves the norm: it has a limit of its own. The furthest of 150,000 right ones
+// was seen at 12 times the norm's error (FP32 weight gradients by cuDNN), at 5 times the norm's limit.
 constexpr double kWorstFactor = 10;
 
 struct Verdict {

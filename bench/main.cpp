@@ -13,6 +13,7 @@
 #include "demi/bench/reporter.h"
 #include "demi/bench/runner.h"
 #include "demi/core/backend.h"
+#include "demi/core/processor.h"
 #include "demi_commit.h"
 
 using namespace demi;
@@ -42,7 +43,7 @@ ContextLines context_of(const Options& options, const std::vector<Case>& cases, 
       text = fmt::format("{:.4g}", runner.ceilings().flops_per_second(c.request.precision) * 1e-12);
   const CardState card = read_card(device);
   const backend::Versions versions = backend::versions();
-  add("card", device.is_cuda() ? backend::device_info(device.index()).name : cpu_name());
+  add("card", device.is_cuda() ? backend::device_info(device.index()).name : processor_name());
   if (device.is_cuda()) {
     add("driver", card.driver.empty() ? versions.driver : card.driver);
     add("cuda", versions.runtime);

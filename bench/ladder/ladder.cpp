@@ -97,7 +97,9 @@ const std::vector<MatmulStep>& matmul_steps() {
 
 const std::vector<SumStep>& sum_steps() {
   static const std::vector<SumStep> steps{
-      {"1_atomic", "an atomic addition an element: not deterministic", sum_atomic},
+      // Once its one sum is past 2^22, terms are rounded to halves: 16.7 million between -0.25 and 1 come out 2 % too
+      // large. That is what the step shows.
+      {"1_atomic", "an atomic addition an element: not deterministic", sum_atomic, 5e-2},
       {"2_shared_tree", "a tree in shared memory, a result a block", sum_shared_tree},
       {"3_warp_shuffle", "warps add in registers: one barrier in place of nine", sum_warp_shuffle},
       {"4_vectorized", "16-byte loads, several under way in a thread", sum_vectorized},

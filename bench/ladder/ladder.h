@@ -23,6 +23,7 @@ struct SumStep {
   const char* name;
   const char* adds;
   void (*run)(const Tensor& x, Tensor& y);
+  double limit = 1e-5;  // of the relative error
 };
 const std::vector<SumStep>& sum_steps();
 

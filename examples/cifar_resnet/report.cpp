@@ -11,6 +11,7 @@
 
 #include "demi/core/backend.h"
 #include "demi/core/parallel.h"
+#include "demi/core/processor.h"
 #include "demi/examples/cifar_resnet/progress.h"
 #include "demi/examples/common/chart.h"
 
@@ -194,14 +195,6 @@ th,td{padding:6px 12px;text-align:right;white-space:nowrap;border-top:1px solid 
 th:first-child{text-align:left;font-weight:500}dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;padding:12px 14px;margin:0}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 summary{cursor:pointer;margin:20px 0 10px;font-size:17px;font-weight:600}
 </style>)";
-
-std::string processor_name() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);)
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
-      return line.substr(line.find(": ") + 2);
-  return "unknown";
-}
 
 }  // namespace
 

@@ -2,23 +2,15 @@
 #include <fmt/core.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "demi/core/backend.h"
 #include "demi/core/device.h"
 #include "demi/core/parallel.h"
+#include "demi/core/processor.h"
 
 namespace {
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name"))
-      if (const size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
-  return "unknown processor";
-}
 
 std::string compiled_vectors() {
   std::string names;
@@ -59,7 +51,7 @@ int main() try {
   fmt::print("CUDA runtime {}\n", or_none(v.runtime));
   fmt::print("cuDNN        {}\n", or_none(v.cudnn));
   fmt::print("cuBLAS       {}\n", or_none(v.cublas));
-  fmt::print("cpu          {}; {} threads; compiled for{}\n", cpu_name(), num_threads(), compiled_vectors());
+  fmt::print("cpu          {}; {} threads; compiled for{}\n", processor_name(), num_threads(), compiled_vectors());
   const int devices = backend::device_count();
   for (int i = 0; i < devices; ++i) {
     const backend::DeviceInfo info = backend::device_info(i);

@@ -1,6 +1,6 @@
 // Gather, crop, flip, normalize and cast of uint8 records in one pass (rules in kernels/augment.h): 3 bytes read and
-// three elements written a pixel. A thread makes a pixel, and draws its image's numbers anew: that takes fewer cycles
-// than to wait for another thread's.
+// three elements written a pixel. A thread makes a pixel and draws its image's numbers anew, so that none waits for
+// another and there are threads enough to fill the card.
 #include "demi/kernels/augment.h"
 
 #include "demi/core/random.h"
