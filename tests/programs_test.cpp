@@ -17,8 +17,10 @@ INSTANTIATE_TEST_SUITE_P(, BadInput, ::testing::Values("cpu"), device_name);
 
 TEST_P(BadInput, Flags) {
   const std::vector<std::pair<Words, Words>> cases{
-      {{"--nope"}, {"--nope", "--help"}},
-      {{"extra"}, {"extra", "--help"}},
+      {{"--nope"}, {"unknown flag --nope", "--help"}},
+      {{"--epoch", "3"}, {"unknown flag --epoch", "did you mean --epochs", "--help"}},
+      {{"--epoch=3"}, {"unknown flag --epoch", "did you mean --epochs"}},
+      {{"extra"}, {"unknown argument extra", "--help"}},
       {{"--batch"}, {"--batch"}},
       {{"--batch", "0"}, {"--batch", "'0'", "at least 1"}},
       {{"--batch", "-3"}, {"--batch", "'-3'", "at least 1"}},

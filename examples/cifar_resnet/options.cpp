@@ -270,6 +270,20 @@ Options resolve(const Flags& f) {
   return o;
 }
 
+// Names the flag that nothing takes (CLI11 lists all that is left, from the back), and the one that was meant, if one
+// begins alike.
+std::string unknown_argument(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining();
+  const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& s) { return s.starts_with("-"); });
+  if (flag == left.end()) return fmt::format("unknown argument {}", left.back());
+  const std::string name = flag->substr(0, flag->find('='));
+  for (const CLI::Option* option : app.get_options())
+    if (const std::string known = option->get_name();
+        name.size() > 3 && (known.starts_with(name) || name.starts_with(known)))
+      return fmt::format("unknown flag {}; did you mean {}", name, known);
+  return fmt::format("unknown flag {}", name);
+}
+
 }  // namespace
 
 Precision precision_from_name(const std::string& name) {
@@ -287,8 +301,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
         "picks the best that the machine has."};
     app.name("cifar_resnet");
     app.formatter(std::make_shared<Help>());
-    app.failure_message([](const CLI::App*, const CLI::Error& e) {
-      return fmt::format("cifar_resnet: {}; --help lists the flags\n", e.what());
+    app.failure_message([](const CLI::App* a, const CLI::Error& e) {
+      const bool extra = e.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+      return fmt::format("cifar_resnet: {}; --help lists the flags\n", extra ? unknown_argument(*a) : e.what());
     });
     declare(app, flags);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
