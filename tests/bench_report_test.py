@@ -187,6 +187,10 @@ class BadInput(ReportTest):
         self.fails(["cannot read", "none.json", "No such file"], self.folder / "none.json")
         self.fails(["cannot read"], self.folder)
         self.fails(["bad.json is not JSON"], self.file("bad.json", "{"))
+        text = good.read_text(encoding="utf-8")
+        for cut in (len(text) // 2, text.index("cuDNN engine") + 4, text.index('"bytes": ') + 12):
+            self.fails(["bad.json is not JSON: it ends in the middle"], self.file("bad.json", text[:cut]))
+        self.fails(["bad.json is not JSON: it is empty"], self.file("bad.json", ""))
         (self.folder / "binary.json").write_bytes(b"\xff\xfe\x00")
         self.fails(["binary.json is not JSON"], self.folder / "binary.json")
         for data in ([], {}, {"benchmarks": [1], "context": {}}, {"benchmarks": {}, "context": {}}, {"context": {}}):

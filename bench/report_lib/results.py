@@ -97,14 +97,27 @@ def split_name(name):
     return parts[0], parts[1], parts[2], (parts[3:] or [""])[0]
 
 
+def why_not(error, text):
+    """What a failed parse says; that the file ends too early where it does."""
+    if not isinstance(error, json.JSONDecodeError):
+        return f": {error}"
+    if not text.strip():
+        return ": it is empty"
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return f": it ends in the middle (line {text.rstrip().count(chr(10)) + 1}), as when a run was stopped"
+    return f": {error}"
+
+
 def load_json(path):
+    text = ""
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            text = file.read()
+        data = json.loads(text)
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
-        raise InputError(f"{path} is not JSON: {e}") from e
+        raise InputError(f"{path} is not JSON{why_not(e, text)}") from e
     entries = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not isinstance(data.get("context"), dict) or \
             not all(isinstance(b, dict) and isinstance(b.get("name"), str)
