@@ -161,6 +161,13 @@ class Page(ReportTest):
         points = re.search(r'<polygon points="([^"]+)" class="dot fill-fp16"><title>matmul/', text)[1].split()
         self.assertAlmostEqual(sum(float(p.split(",")[1]) for p in points) / len(points), peak, delta=0.5)
 
+    def test_an_axis_of_less_than_three_decades_has_ticks_between_them(self):
+        names = ("add/fp16/1/cold", "add/fp16/2/cold")
+        data = {"context": {}, "benchmarks": [simple(n, us, bytes=1e6, flops=2e5) for n, us in zip(names, (1, 3))]}
+        text = self.page(data)
+        for label in ("0.1", "0.2", "0.5"):
+            self.assertIn(f'class="tick">{label}<', text)
+
     def test_labels_of_the_roofline_do_not_overlap(self):
         text = self.page()
         roofline = text[text.index("<h2>Roofline"):text.index("<h2>FP16 against FP32")]

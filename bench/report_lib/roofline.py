@@ -38,14 +38,13 @@ class Plot:
 
     def axes(self):
         body = []
-        for e in range(math.ceil(self.x0), math.floor(self.x1) + 1):
-            x = self.x(10.0 ** e)
+        for value, label in svg.log_ticks(self.x0, self.x1):
+            x = self.x(value)
             body += [svg.line(x, TOP, x, HEIGHT - BOTTOM, "grid"),
-                     svg.text(x, HEIGHT - BOTTOM + 18, svg.decade_label(e), "tick", "middle")]
-        for e in range(math.ceil(self.y0), math.floor(self.y1) + 1):
-            y = self.y(10.0 ** e)
-            body += [svg.line(LEFT, y, WIDTH - RIGHT, y, "grid"),
-                     svg.text(LEFT - 8, y + 4, svg.decade_label(e), "tick", "end")]
+                     svg.text(x, HEIGHT - BOTTOM + 18, label, "tick", "middle")]
+        for value, label in svg.log_ticks(self.y0, self.y1):
+            y = self.y(value)
+            body += [svg.line(LEFT, y, WIDTH - RIGHT, y, "grid"), svg.text(LEFT - 8, y + 4, label, "tick", "end")]
         body.append(svg.line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "axis"))
         body.append(svg.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "operations per byte that must move (FLOP/B)",
                              "title", "middle"))

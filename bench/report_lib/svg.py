@@ -88,3 +88,13 @@ def decade_label(exponent):
     if -3 <= exponent <= 4:
         return f"{10.0 ** exponent:.{max(0, -exponent)}f}"
     return "10" + "".join("⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".index(c)] for c in str(exponent))
+
+
+def log_ticks(low, high):
+    """Values and labels between 10^low and 10^high: decades, and 2 and 5 of each where there are fewer than three."""
+    decades = range(math.ceil(low), math.floor(high) + 1)
+    if len(decades) >= 3:
+        return [(10.0 ** e, decade_label(e)) for e in decades]
+    values = [(digit, e) for e in range(math.floor(low), math.floor(high) + 1) for digit in (1, 2, 5)]
+    return [(digit * 10.0 ** e, decade_label(e) if digit == 1 else f"{digit * 10.0 ** e:g}") for digit, e in values
+            if low <= e + math.log10(digit) <= high]
