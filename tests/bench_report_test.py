@@ -171,9 +171,13 @@ class Page(ReportTest):
     def test_labels_of_the_roofline_do_not_overlap(self):
         text = self.page()
         roofline = text[text.index("<h2>Roofline"):text.index("<h2>FP16 against FP32")]
-        found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="11" text-anchor="start" class="label">([^<]+)<',
-                           roofline)
-        boxes = [(float(x), float(y) - 9, float(x) + 6.5 * len(name), float(y), name) for x, y, name in found]
+        found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="11" text-anchor="(start|end)" class="label">'
+                           r"([^<]+)<", roofline)
+        boxes = []
+        for x, y, anchor, name in found:
+            width = 6.5 * len(name)
+            left = float(x) - (width if anchor == "end" else 0)
+            boxes.append((left, float(y) - 9, left + width, float(y), name))
         self.assertGreater(len(boxes), 12)
         self.assertIn("matmul", {b[4] for b in boxes})
         for i, a in enumerate(boxes):

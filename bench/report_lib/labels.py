@@ -68,7 +68,9 @@ def draw(dots, boxes, frame):
         covered = [box] + (leader(x, y, box) if far else [])
         if far:
             body.append(svg.line(x, y, *nearest(x, y, box), "leader"))
-        body.append(svg.text(box[0], box[1] + 10.5, name, "label", size=SIZE))
+        left = box[2] <= x  # of its point: then what is wider than it was taken for grows away from it
+        at, anchor = (box[2], "end") if left else (box[0], "start")
+        body.append(svg.text(at, box[1] + 10.5, name, "label", anchor, SIZE))
         taken += covered
         written += covered
         shown += 1
