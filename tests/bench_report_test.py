@@ -146,6 +146,16 @@ class Page(ReportTest):
             if cache == "cold":
                 self.assertIn(f"<title>{name}\n", shares)
 
+    def test_a_dtype_that_a_shape_has_only_warm_is_in_the_bars(self):
+        names = [f"linear/{end}" for end in ("fp32/9x9x9/cold", "fp32/9x9x9/warm", "fp16/9x9x9/warm")]
+        data = {"context": {}, "benchmarks": [simple(n, 4, ceiling_percent=50) for n in names]}
+        peer = {"context": {}, "benchmarks": [simple(n, 3) for n in names]}
+        text = self.page(data, peer)
+        speed_up = text[text.index("<h2>FP16 against FP32"):text.index("<h2>Share")]
+        self.assertIn("1.00×", speed_up)
+        for part in (text[text.index("<h2>Share"):text.index("<h2>Against")], text[text.index("<h2>Against"):]):
+            self.assertIn("<title>linear/fp16/9x9x9/warm\n", part)
+
     def test_a_point_on_the_roof_is_drawn_on_its_line(self):
         # 10 FLOP/B at the bandwidth's 42.8 TFLOP/s: on the memory roof, below FP16's peak.
         data = {"context": made.context(), "benchmarks": [

@@ -10,9 +10,10 @@ WIDTH, ROW, TOP, BOTTOM = 1040, 20, 46, 50
 
 
 def one_a_shape(rows):
-    """Cold rows, warm ones only where a shape has no other: bars of both would say everything twice."""
-    cold = {(r.op, r.shape) for r in rows if r.cache != "warm"}
-    return [r for r in rows if r.cache != "warm" or (r.op, r.shape) not in cold]
+    """Cold rows, warm ones only with a dtype that the shape lacks cold: bars of both would say everything twice."""
+    cold = {(r.op, r.shape, d) for r in rows if r.cache != "warm" for d in DTYPES if r.timed(d)}
+    return [r for r in rows if r.cache != "warm"
+            or any(r.timed(d) and (r.op, r.shape, d) not in cold for d in DTYPES)]
 
 
 def by_family(rows):
