@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <regex>
 
@@ -40,8 +41,16 @@ void check_flag(const std::string& word) {
     DEMI_CHECK(value == "console" || value == "json" || value == "csv", "{}: console, json or csv", word);
   if (flag == "--benchmark_repetitions")
     DEMI_CHECK(std::regex_match(value, std::regex("0*[1-9][0-9]{0,5}")), "{}: a number from 1 to 999999", word);
-  if (flag == "--benchmark_min_time")
-    DEMI_CHECK(std::strtod(value.c_str(), nullptr) > 0, "{}: a number of seconds above 0", word);
+  if (flag == "--benchmark_min_time") {
+    char* end = nullptr;
+    const double seconds = std::strtod(value.c_str(), &end);
+    DEMI_CHECK(seconds > 0 && std::isfinite(seconds) && *end == 0, "{}: a number of seconds above 0", word);
+  }
+}
+
+// Google Benchmark 1.8 takes 0.5s, 1.7 only 0.5; both take the latter.
+std::string without_unit(const std::string& word) {
+  return word.starts_with("--benchmark_min_time=") && word.ends_with('s') ? word.substr(0, word.size() - 1) : word;
 }
 
 // Google Benchmark's own rule: a minus in front means those that do not match. Its names end in /manual_time.
@@ -103,7 +112,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& code) {
     o.remaining = {"demi_bench"};
     if (!std::getenv("BENCHMARK_MIN_TIME")) o.remaining.push_back("--benchmark_min_time=0.02");
     if (const char* filter = std::getenv("BENCHMARK_FILTER")) o.filter = filter;
-    for (const std::string& word : app.remaining()) {
+    for (const std::string& given : app.remaining()) {
+      const std::string word = without_unit(given);
       DEMI_CHECK(word.starts_with("--benchmark_") || word.starts_with("--v="),
                  "unknown argument {}; --help lists the flags", word);
       check_flag(word);

@@ -154,6 +154,8 @@ TEST_P(BenchBadInput, IsOneClearLine) {
       {{"--benchmark_repetitions=many"}, {"--benchmark_repetitions=many", "from 1"}},
       {{"--benchmark_min_time=-1"}, {"--benchmark_min_time=-1", "seconds"}},
       {{"--benchmark_min_time=long"}, {"--benchmark_min_time=long", "seconds"}},
+      {{"--benchmark_min_time=1min"}, {"--benchmark_min_time=1min", "seconds"}},
+      {{"--benchmark_min_time=inf"}, {"--benchmark_min_time=inf", "seconds"}},
       {{"--set=large"}, {"'large'", "default", "quick"}},
       {{"--ops=foo"}, {"unknown op 'foo'", "conv_fprop", "adam"}},
       {{"--ops=add,foo"}, {"unknown op 'foo'"}},
@@ -199,7 +201,7 @@ TEST_P(BenchBadInput, NoMemoryIsSaidAndFails) {
 }
 
 TEST_P(BenchBadInput, TheCpuIsSaid) {
-  const Words one{"--ops=relu", "--shape=1000", "--benchmark_min_time=0.001"};
+  const Words one{"--ops=relu", "--shape=1000", "--benchmark_min_time=0.001s"};
   const Result r = run("demi_bench", Words{"--device=cpu"} + one);
   EXPECT_EQ(r.code, 0);
   EXPECT_TRUE(r.err.starts_with("demi_bench: no GPU: ")) << r.err;
