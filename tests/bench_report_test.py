@@ -17,7 +17,7 @@ from bench_report_frame import REPORT, ReportTest, simple
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(REPORT.parent))
-from report_lib import compare, page, results, table  # noqa: E402
+from report_lib import against, compare, page, results, table  # noqa: E402
 
 
 def cells(markdown, *start):
@@ -80,17 +80,38 @@ class Tables(ReportTest):
         demi, torch = self.file("demi.json", data), self.file("torch.json", peer)
         text = self.succeeds(demi, "--peer", torch)
         table = text[text.index("## Against PyTorch"):]
-        head, row = cells(table, "op"), cells(table, "matmul", "8192x8192x8192", "cold")
+        head, row = cells(table, "op", "shape"), cells(table, "matmul", "8192x8192x8192", "cold")
         times = {b["name"].removesuffix("/manual_time"): b["median_us"] for b in data["benchmarks"]}
         peers = {b["name"]: b["median_us"] for b in peer["benchmarks"]}
         name = "matmul/fp16/8192x8192x8192/cold"
         self.assertAlmostEqual(float(row[head.index("PyTorch FP16, µs")]), peers[name], delta=1)
-        self.assertEqual(row[head.index("demi / PyTorch FP16")], f"{times[name] / peers[name]:.2f}")
-        listed = re.findall(r"^- ([^ :]+/[^ :]+):", table, re.M)
-        self.assertEqual(listed, ["adam/fp16/11173962/cold"])
+        self.assertEqual(row[head.index("demi over PyTorch, FP16")], f"{peers[name] / times[name]:.2f}×")
+        self.assertIn("0.80× FP16 11173962 cold", cells(table, "adam", "demi", "1 of 3")[-1])
+        self.assertEqual(re.findall(r"▼ ([\d.]+)×", table), ["0.80"])
+        self.assertIn("Nowhere slower: ", table)
         self.assertNotIn("ladder", table)
         none = self.succeeds(demi, "--peer", self.file("slow.json", made.peer(faster=())))
-        self.assertRegex(none, r"None of \d+ benchmarks is slower than PyTorch")
+        self.assertRegex(none, r"demi's own kernels are not slower in any of \d+ benchmarks")
+        self.assertNotIn("the worst first", none)
+
+    def test_own_kernels_and_those_of_libraries_are_told_apart(self):
+        faster = ("conv_fprop/fp16/256x4x4x512_k512_r3_s1/cold", "adam/fp16/11173962/cold",
+                  "relu/fp32/256x8x8x256/warm")
+        peer = self.file("torch.json", made.peer(faster=faster))
+        text = self.succeeds(self.file("demi.json", made.run()), "--peer", peer)
+        self.assertRegex(text, r"own kernels are slower in 2 of \d+ benchmarks")
+        self.assertRegex(text, r"cuDNN or cuBLASLt, as PyTorch does: slower in 1 of \d+ benchmarks")
+        table = text[text.index("| op | kernels of |"):text.index("Nowhere slower")]
+        self.assertEqual(re.findall(r"^\| (\w+) \| (demi|cuDNN) \|", table, re.M),
+                         [("relu", "demi"), ("adam", "demi"), ("conv_fprop", "cuDNN")])
+
+    def test_what_the_peer_left_out_is_named_with_the_reason(self):
+        peer = made.peer()
+        peer["context"].update(cudnn="91900", left_out={f"augment/{d}/9/{c}": "no counterpart" for d in ("fp32", "fp16")
+                                                        for c in ("cold", "warm")})
+        text = self.succeeds(self.file("demi.json", made.run()), "--peer", self.file("torch.json", peer))
+        self.assertIn("Not in PyTorch's file: augment in FP32, FP16 (no counterpart).", text)
+        self.assertIn("cuDNN 9.19.0 on NVIDIA H200", text)
 
 
 class Page(ReportTest):
@@ -155,6 +176,7 @@ class Page(ReportTest):
         self.assertIn("1.00×", speed_up)
         for part in (text[text.index("<h2>Share"):text.index("<h2>Against")], text[text.index("<h2>Against"):]):
             self.assertIn("<title>linear/fp16/9x9x9/warm\n", part)
+        self.assertIn(">▼ 0.75×</text>", text)
 
     def test_a_point_on_the_roof_is_drawn_on_its_line(self):
         # 10 FLOP/B at the bandwidth's 42.8 TFLOP/s: on the memory roof, below FP16's peak.
@@ -250,7 +272,7 @@ class BadInput(ReportTest):
         entry = ("name", "run_name", "run_type", "real_time", "time_unit", "label", "median_us", "spread_percent",
                  "bytes", "flops", "ceiling_percent", "relative_error", "host_us", "error_occurred", "error_message",
                  "aggregate_name")
-        context = ("card", "driver", "ceiling_copy_GBps", "ceiling_fp16_TFLOPs", "l2_bytes")
+        context = ("card", "driver", "cudnn", "left_out", "ceiling_copy_GBps", "ceiling_fp16_TFLOPs", "l2_bytes")
         for part, keys in (("benchmarks", entry), ("context", context)):
             for key, value in itertools.product(keys, (*values, "1e400", "-5", "1e-308")):
                 data = copy.deepcopy(six)
@@ -261,6 +283,8 @@ class BadInput(ReportTest):
                     page.html_page(other, run)
                     table.check(run)
                     table.markdown(run, other)
+                    against.markdown(run, other)
+                    against.markdown(other, run)
                     page.html_page(run, other).encode("utf-8", "replace")
 
     def test_text_that_is_no_unicode_is_shown_with_marks(self):

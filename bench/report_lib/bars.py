@@ -3,10 +3,12 @@ import html
 import math
 
 from . import svg
+from .against import SLOWER, pair_of
 from .results import DTYPES, FAMILIES
-from .table import NAMES, digits, pair_of
+from .table import NAMES, digits
 
 WIDTH, ROW, TOP, BOTTOM = 1040, 20, 46, 50
+BAR = ("fp16", "bf16", "tf32", "fp32")  # the first of these that a row has is its bar
 
 
 def one_a_shape(rows):
@@ -55,8 +57,9 @@ def margin(rows):
     return min(430, 26 + max(svg.text_width(r.op) + svg.text_width(detail(r), 11) for r in rows))
 
 
-def log_chart(rows, values, title, legend):
-    """values: a row's list of (ratio, dtype or pair's class, tooltip): the first a bar from 1x, the others rings."""
+def log_chart(rows, values, title, legend, sign=lambda row: ""):
+    """values: a row's list of (ratio, dtype or pair's class, tooltip): the first a bar from 1x, the others rings.
+    sign: what stands before a row's number."""
     found = [v for row in rows for v, _, _ in values(row)]
     low = min(0.8, min(found) / 1.12)
     high = max(2.2, max(found) * 1.12)
@@ -67,8 +70,8 @@ def log_chart(rows, values, title, legend):
         return left + (math.log2(value) - math.log2(low)) / (math.log2(high) - math.log2(low)) * (right - left)
 
     ticks = [2.0 ** e for e in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
-    if high / low < 6:
-        ticks = sorted(set(ticks) | {v for v in (0.6, 0.7, 0.8, 0.9, 1.2, 1.5, 1.75) if low <= v <= high})
+    between = (0.6, 0.7, 0.8, 0.9, 1.2, 1.5, 1.75) if high / low < 6 else (0.8, 1.25, 1.5) if high / low < 12 else ()
+    ticks = sorted(set(ticks) | {v for v in between if low <= v <= high})
     chart = Chart(rows, ticks, at, left)
     chart.frame(title, lambda v: f"{v:g}×", marks=(1.0, 2.0))
     for i, row in enumerate(rows):
@@ -80,7 +83,7 @@ def log_chart(rows, values, title, legend):
         chart.body.append(svg.rect(a, chart.y(i) - 6, max(b - a, 1), 12, f"bar fill-{style}", tip))
         for v, kind, tip in shown[1:]:
             chart.body.append(svg.marker("elementwise", at(v), chart.y(i), f"ring line-{kind}", tip))
-        chart.body.append(svg.text(WIDTH - 8, chart.y(i) + 4, f"{ratio:.2f}×", "value", "end"))
+        chart.body.append(svg.text(WIDTH - 8, chart.y(i) + 4, f"{sign(row)}{ratio:.2f}×", "value", "end"))
     chart.body += legend_of(left, legend)
     return svg.figure(WIDTH, chart.height, chart.body, title)
 
@@ -94,7 +97,10 @@ def legend_of(x, entries):
 
 
 def dtype_entries(used, bars):
-    return [(f"dot fill-{d}", f"{NAMES[d]} (bar, number)") if d in bars else (f"ring line-{d}", NAMES[d]) for d in used]
+    main = next(d for d in BAR if d in bars)
+    return [(f"dot fill-{d}", f"{NAMES[d]} (bar, number)") if d == main else
+            (f"ring line-{d}", NAMES[d] + (f" (bar where {NAMES[main]} is missing)" if d in bars else ""))
+            for d in used]
 
 
 def speed_up(rows):
@@ -126,23 +132,26 @@ def against_peer(rows, peer):
 
     def values(row):
         found = []
-        for dtype in ("fp16", "bf16", "tf32", "fp32"):
+        for dtype in BAR:
             if pair := pair_of(row, dtype, peer):
-                found.append((pair[1].us / pair[0].us, dtype, f"{pair[0].name}\ndemi {digits(pair[0].us)} µs, PyTorch "
-                              f"{digits(pair[1].us)} µs"))
+                found.append((pair.ratio, dtype, f"{pair.mine.name}\ndemi {digits(pair.mine.us)} µs, PyTorch "
+                              f"{digits(pair.other.us)} µs"))
         return found
+
+    def sign(row):
+        return SLOWER + " " if next(p for d in BAR if (p := pair_of(row, d, peer))).slower else ""
 
     used = [d for d in DTYPES if any(pair_of(r, d, peer) for r in rows)]
     bars = [d for d in used if any(values(r)[0][1] == d for r in rows)]
     legend = dtype_entries(used, bars)
     return log_chart(rows, values, "demi against PyTorch: PyTorch's time / demi's time (×, logarithmic; right of 1× "
-                     "demi is faster)", legend)
+                     "demi is faster)", legend, sign)
 
 
 def ceiling_share(rows):
     """Share of the measured ceiling: a bar for FP16 (or the row's own dtype), rings for the others."""
     def values(row):
-        return [(r.get("ceiling_percent"), d, r.name) for d in ("fp16", "bf16", "tf32", "fp32")
+        return [(r.get("ceiling_percent"), d, r.name) for d in BAR
                 if (r := row.timed(d)) and r.get("ceiling_percent") is not None]
 
     rows = by_family([r for r in one_a_shape(rows) if values(r)])

@@ -1,8 +1,8 @@
 """The HTML page: header, roofline, bars, tables; one file that needs nothing else, in light and dark."""
 import html
 
-from . import bars, roofline
-from .table import behind_lines, context_items, main_table, peer_table, remarks, rows_of
+from . import against, bars, roofline
+from .table import context_items, dtypes_of, main_table, remarks, rows_of
 
 # Dtypes keep their hue in both schemes; on dark they are lighter. Neighbours differ for the colour-blind as well.
 STYLE = """
@@ -55,14 +55,25 @@ def section(title, text, content):
     return f"<h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>{content}" if content else ""
 
 
+def against_peer(rows, peer, summary):
+    """What is slower, on top; then the bars, and every time."""
+    head, body = against.slower_table(rows, peer)
+    notes = filter(None, (against.never_slower(rows, peer), against.left_out(peer)))
+    return ("".join(f"<p>{html.escape(line)}</p>" for line in summary) + (html_table(head, body) if body else "")
+            + "".join(f"<p>{html.escape(line)}</p>" for line in notes)
+            + bars.against_peer(rows, peer) + html_table(*against.peer_table(rows, peer)))
+
+
 def html_page(run, peer=None):
     rows = rows_of(run)
     unplotted = len([r for r in run.in_grammar() if not r.error]) - len(roofline.plotted(run))
     parts = [header(run, peer)]
-    parts += [f"<p>{html.escape(line)}</p>" for line in remarks(run, rows, peer)]
+    summary = against.summary(rows, peer) if peer else []
+    parts += [f"<p>{html.escape(line)}</p>" for line in [*remarks(run, rows, peer), " ".join(summary)] if line]
     parts.append(section("Roofline", "A point is a benchmark; left of a dtype's ridge memory limits it, right of it "
                          "arithmetic does. Warm points may rise above the memory roof, which is main memory's. Points "
                          "name themselves under the pointer."
+                         + (" FP16's lie over BF16's." if {"fp16", "bf16"} <= set(dtypes_of(rows)) else "")
                          + (f" Not shown: {unplotted} that do no arithmetic, as copies." if unplotted else ""),
                          roofline.roofline(run)))
     parts.append(section("FP16 against FP32", "Half the bytes let an op that memory limits run twice as fast: the "
@@ -72,11 +83,9 @@ def html_page(run, peer=None):
                          "the bandwidth of a copy, and a large matrix product in each dtype.",
                          bars.ceiling_share(rows)))
     if peer:
-        head, lines = behind_lines(rows, peer)
-        listed = f"<p>{html.escape(head)}</p><ul>" + "".join(f"<li>{html.escape(x)}</li>" for x in lines) + "</ul>"
         parts.append(section("Against PyTorch", "The same ops, shapes and method, measured by "
-                             "bench/peers/torch_ops.py.",
-                             bars.against_peer(rows, peer) + listed + html_table(*peer_table(rows, peer))))
+                             "bench/peers/torch_ops.py. " + against.LEGEND + " The bars are cold where a shape "
+                             "was measured cold.", against_peer(rows, peer, summary)))
     parts.append(section("All figures", "µs a call, medians. Bytes saved: FP16 against FP32. Relative error: of FP16 "
                          "unless said otherwise, ‖y − reference‖ / ‖reference‖."
                          + (" Host: time to issue one call." if run.on_gpu() else ""),

@@ -1,11 +1,13 @@
-"""Tables of a run: rows of FP16 against the other dtypes, and against a peer, as cells for Markdown and for HTML."""
+"""Tables of a run: rows of FP16 against the other dtypes, as cells for Markdown and for HTML."""
 import math
+import re
 import statistics
 from dataclasses import dataclass
 
 from .results import DTYPES, InputError
 
 NAMES = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
+VERSIONS = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "cublas": "cuBLAS"}
 
 
 @dataclass
@@ -41,11 +43,6 @@ def check(run):
     if not run.in_grammar():
         raise InputError(f"{run.path}: no benchmark is named <op>/<dtype>/<shape>[/<cold|warm>] as demi_bench's are; "
                          f"the first is {next(iter(run.results))}")
-
-
-def check_peer(run, peer):
-    if not any(name in peer.results for name in run.results):
-        raise InputError(f"{run.path} and {peer.path} have no benchmark in common")
 
 
 def digits(value, significant=3):
@@ -127,55 +124,11 @@ def main_table(run, rows):
     return head, body
 
 
-def peer_table(rows, peer):
-    """demi's time over the peer's, by dtype; only rows that the peer has."""
-    dtypes = dtypes_of(rows)
-    shown = [row for row in rows if any(pair_of(row, d, peer) for d in dtypes)]
-    dtypes = [d for d in dtypes if any(pair_of(row, d, peer) for row in shown)]
-    head = ["op", "shape", "L2"]
-    for d in dtypes:
-        head += [f"demi {NAMES[d]}, µs", f"PyTorch {NAMES[d]}, µs", f"demi / PyTorch {NAMES[d]}"]
-    head.append("PyTorch's calls")
-    body = []
-    for row in shown:
-        cells, labels = [row.op, row.shape, row.cache or "–"], {}
-        for d in dtypes:
-            pair = pair_of(row, d, peer)
-            cells += [digits(pair[0].us), digits(pair[1].us), f"{pair[0].us / pair[1].us:.2f}"] if pair else ["–"] * 3
-            if pair and pair[1].label:
-                labels.setdefault(pair[1].label, []).append(NAMES[d])
-        by_label = [f"{', '.join(names)}: {label}" for label, names in labels.items()]
-        cells.append(next(iter(labels)) if len(labels) == 1 else "; ".join(by_label))
-        body.append(cells)
-    return head, body
-
-
-def pair_of(row, dtype, peer):
-    """demi's and the peer's result; None where one is missing or failed or took no time."""
-    mine = row.timed(dtype)
-    other = peer.results.get(mine.name) if mine else None
-    return (mine, other) if other and not other.error and mine.us > 0 and other.us > 0 else None
-
-
-def behind(rows, peer):
-    """What is slower than the peer by more than both spreads together, the worst first."""
-    found = []
-    for row in rows:
-        for dtype in DTYPES:
-            pair = pair_of(row, dtype, peer)
-            if pair and pair[0].us / pair[1].us > 1 + math.hypot(pair[0].spread_percent, pair[1].spread_percent) / 100:
-                found.append(pair)
-    return sorted(found, key=lambda pair: pair[1].us / pair[0].us)
-
-
-def behind_lines(rows, peer):
-    pairs = behind(rows, peer)
-    both = sum(1 for row in rows for d in DTYPES if pair_of(row, d, peer))
-    if not pairs:
-        return f"None of {both} benchmarks is slower than PyTorch by more than the spread of both.", []
-    head = f"{len(pairs)} of {both} benchmarks are slower than PyTorch by more than the spread of both:"
-    return head, [f"{a.name}: {digits(a.us)} against {digits(b.us)} µs, {a.us / b.us:.2f} times as long"
-                  + (f" ({a.label})" if a.label else "") for a, b in pairs]
+def version(text):
+    """cuDNN's 91900 as 9.19.0; anything else as it is."""
+    if re.fullmatch("9[0-9]{4}|[1-9][0-9]{5}", str(text)):
+        return f"{int(text) // 10000}.{int(text) // 100 % 100}.{int(text) % 100}"
+    return text
 
 
 def context_items(run, peer=None):
@@ -183,7 +136,7 @@ def context_items(run, peer=None):
     context = run.context
     card = context.get("card") or context.get("host_name") or "unknown machine"
     items = [("card", card)]
-    items += [(key, context[key]) for key in ("driver", "cuda", "cudnn") if context.get(key)]
+    items += [(name, context[key]) for key, name in VERSIONS.items() if context.get(key)]
     if context.get("demi_commit"):
         items.append(("demi", context["demi_commit"]))
     if context.get("date"):
@@ -202,7 +155,8 @@ def context_items(run, peer=None):
     if context.get("command"):
         items.append(("command", context["command"]))
     if peer:
-        versions = [f"{k} {peer.context[k]}" for k in ("torch", "cuda", "cudnn") if peer.context.get(k)]
+        versions = [f"{name} {version(peer.context[key])}".strip()
+                    for key, name in {"torch": "", **VERSIONS}.items() if peer.context.get(key)]
         items.append(("PyTorch", ", ".join(versions) + f" on {peer.context.get('card', 'an unnamed card')}"))
     return items
 
@@ -233,7 +187,7 @@ def escaped(cell):
 
 
 def markdown_table(head, body):
-    left = {"op", "shape", "L2", "engine, notes", "PyTorch's calls"}
+    left = {"op", "shape", "L2", "engine, notes", "PyTorch's calls", "kernels of", "where, the worst first"}
     lines = [head, [":--" if h in left else "--:" for h in head], *body]
     return "\n".join("| " + " | ".join(escaped(c) for c in cells) + " |" for cells in lines) + "\n"
 
@@ -242,9 +196,4 @@ def markdown(run, peer=None):
     rows = rows_of(run)
     text = "\n".join(f"- {term}: {escaped(str(value))}" for term, value in context_items(run, peer)) + "\n\n"
     text += markdown_table(*main_table(run, rows)) + "\n"
-    text += "".join(f"{line}\n" for line in map(escaped, remarks(run, rows, peer)))
-    if peer:
-        text += "\n## Against PyTorch\n\n" + markdown_table(*peer_table(rows, peer)) + "\n"
-        head, lines = behind_lines(rows, peer)
-        text += head + "\n" + "".join(f"- {escaped(line)}\n" for line in lines)
-    return text
+    return text + "".join(f"{line}\n" for line in map(escaped, remarks(run, rows, peer)))
