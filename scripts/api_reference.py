@@ -3,14 +3,15 @@
 
     python3 scripts/api_reference.py OUT_FOLDER
 
-Of a header it shows the comment at its top, then its declarations with their comments, as they stand, without bodies,
-private members, backends' declarations and macros' definitions.
+Of a header it shows the comment at its top, then its declarations with their comments (long lines filled anew), without
+bodies, private members, backends' declarations and macros' definitions.
 """
 import html
 import itertools
 import pathlib
 import re
 import sys
+import textwrap
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = {"core": "Tensors, devices, memory", "kernels": "The operations, on plain tensors", "autograd": "Gradients",
@@ -57,6 +58,18 @@ def aligned(piece):
                 group = [f"{code:<{width}}  {comment}" for code, comment in pairs]
         lines += group
     return "\n".join(lines)
+
+
+def refilled(piece, width=96):
+    """Comments whose lines are longer than the page is wide, as paragraphs of `width`; lists and examples as they are."""
+    def fill(found):
+        lines, start = found[0].rstrip("\n").split("\n"), found[1] + "// "
+        if max(map(len, lines)) <= width:
+            return found[0]
+        text = " ".join(line[len(start):].strip() for line in lines)
+        return textwrap.fill(text, width, initial_indent=start, subsequent_indent=start, break_long_words=False,
+                             break_on_hyphens=False) + "\n"
+    return re.sub(r"^( *)// \S.*\n(?:\1// \S.*\n)*", fill, piece, flags=re.M)
 
 
 def without_private(text):
@@ -138,7 +151,7 @@ def section(path):
             continue
         if found := re.search(r"^(?:class|struct|enum class) (\w+)\b(?!::| *;)", piece, flags=re.M):
             page += f"\n### {found[1]}\n"
-        piece = aligned(piece.rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };"))
+        piece = aligned(refilled(piece).rstrip().replace("\n\n};", "\n};").replace("\n\n  };", "\n  };"))
         page += f"\n```cpp\n{piece}\n```\n"
     return page
 

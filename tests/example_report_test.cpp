@@ -160,6 +160,10 @@ TEST(Chart, Bars) {
     EXPECT_EQ(count(svg, "class=\"b f1\""), 2u);
     EXPECT_EQ(count(svg, "class=\"band\""), 1u);
     EXPECT_NE(svg.find(">left</text>"), std::string::npos);
+    const auto y_of = [&](const char* element) {
+      return std::stod(svg.substr(svg.find(" y=\"", svg.rfind(element)) + 4));
+    };
+    EXPECT_GT(y_of("class=\"band\""), y_of("class=\"key\"") + 3);  // below the tails of the legend's letters
     EXPECT_EQ(svg.find("outside"), std::string::npos);
     EXPECT_NE(svg.find("<title>second, three: 1</title>"), std::string::npos);
     EXPECT_EQ(svg.find(">5</text>") != std::string::npos || svg.find(">4</text>") != std::string::npos, stacked);

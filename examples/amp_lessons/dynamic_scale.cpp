@@ -76,11 +76,13 @@ void dynamic_scale(Lesson& lesson) {
   for (size_t i = 0; i < t.scales.size(); ++i) {
     as_predicted &= t.skipped[i] == (t.scales[i] > t.limits[i]) && t.skipped[i] == t.overflowed[i];
     const double next = i + 1 < t.scales.size() ? t.scales[i + 1] : t.scaler.get_scale();
+    as_predicted &= !t.skipped[i] || next == t.scales[i] / 2;
     if (i > 2 && t.skipped[i] == t.skipped[i - 1] && (t.skipped[i] || t.scales[i] == next)) continue;
     life.row(i + 1, power(t.scales[i]), power(t.limits[i]), t.overflowed[i] ? "overflow" : "finite",
              t.skipped[i] ? "skipped" : "taken", power(next));
   }
   lesson.show(life);
+  lesson.say("(Not shown: a step that is skipped as the one before it was, or taken and leaves the scale.)");
   lesson.predict(
       "gradients overflow exactly when the scale is above the batch's limit, and exactly then the step is skipped",
       as_predicted);

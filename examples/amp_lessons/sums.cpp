@@ -7,9 +7,8 @@
 //   4,096 ones added one by one in FP16 are 2,048, in BF16 256: 1 + 10 and 1 + 7 bits of fraction are full.
 //   With the sum in FP32 they are 4,096; also in pairs, or when what was lost is carried along (Kahan), without FP32.
 //   A product of two FP16 numbers has at most 22 bits, so it is exact in FP32.
-//   A dot product of positive numbers, summed in FP16, loses more the longer it is: most of it at 16,384 terms. Pairs
-//   and Kahan stay under 1 %, and the FP32 sum costs one rounding. demi's matrix product is such a sum, on every
-//   device.
+//   A dot product of positive numbers, summed in FP16, never passes 2,048: of 32,768 terms most is lost. Pairs and
+//   Kahan stay under 1 %, and the FP32 sum costs one rounding. demi's matrix product is such a sum, on every device.
 #include <cmath>
 
 #include "demi/core/random.h"
@@ -70,7 +69,8 @@ void ones(Lesson& lesson) {
   lesson.show(table);
   lesson.predict("one by one FP16 stops at 2,048 and BF16 at 256", one_by_one(fp16) == 2048 && one_by_one(bf16) == 256);
   lesson.predict("in pairs, with the carry, and in FP32 all are counted",
-                 in_pairs(fp16) == 4096 && with_carry(fp16) == 4096 && sum(fp16) == 4096);
+                 in_pairs(fp16) == 4096 && with_carry(fp16) == 4096 && sum(fp16) == 4096 && in_pairs(bf16) == 4096 &&
+                     with_carry(bf16) == 4096 && sum(bf16) == 4096);
 }
 
 // Uniform in [0, 1), rounded to FP16.
@@ -103,7 +103,6 @@ void dot_products(Lesson& lesson) {
                   {.name = "fp16, in pairs", .colour = 1},
                   {.name = "exact", .colour = 2, .dashed = true}};
   bool stuck = true, mended = true, one_rounding = true;
-  double last_error = 0;
   for (int64_t n = 64; n <= 65536; n *= 2) {
     const std::vector<Half> a = random_halves(n, lesson.seed()), b = random_halves(n, lesson.seed() + 1);
     std::vector<Half> terms;
@@ -126,13 +125,12 @@ void dot_products(Lesson& lesson) {
     table.add(cells);
     for (size_t i = 0; i < 3; ++i) chart.series[i].x.push_back(static_cast<double>(n));
     for (size_t i = 0; i < 3; ++i) chart.series[i].y.push_back(i < 2 ? results[i] : exact);
-    stuck = stuck && results[0] <= 2048;
-    last_error = error[0];
+    stuck = stuck && results[0] <= 2048 && (n < 32768 || error[0] > 0.5);
     mended = mended && error[1] < 0.01 && error[2] < 0.01;
     one_rounding = one_rounding && error[3] < 0x1p-10 && error[4] < 0x1p-10;
   }
   lesson.show(table);
-  lesson.predict("one by one in FP16 no sum passes 2,048: of 65,536 terms most is lost", stuck && last_error > 0.75);
+  lesson.predict("one by one in FP16 no sum passes 2,048: of 32,768 terms most is lost", stuck);
   lesson.predict("in pairs and with the carry the error stays under 1 %", mended);
   lesson.predict("sums in FP32, demi's too, cost one rounding: under 2^-10, 0.1 %", one_rounding);
   lesson.save("sums", chart);

@@ -96,9 +96,9 @@ struct Frame {
   std::vector<Key> keys;
   double top, width, height;
 
-  Frame(Axis x_axis, Axis y_axis, const std::vector<std::string>& names)
+  Frame(Axis x_axis, Axis y_axis, const std::vector<std::string>& names, bool has_bands)
       : x(x_axis), y(y_axis), keys(place_keys(names)), width(kWidth - kLeft - kRight) {
-    top = (keys.empty() ? kTop : keys.back().y) + 21;
+    top = (keys.empty() ? kTop : keys.back().y) + (has_bands ? 28 : 21);  // room for the bands' names
     height = kHeight - top - kBottom;
   }
   double px(double v) const { return kLeft + width * x.range.at(v); }
@@ -198,7 +198,7 @@ std::string to_svg(const Chart& chart) {
       }
   const Frame frame(
       make_axis(xs, 10, true, xs.empty() ? 0 : xs.low, xs.empty() || xs.low == xs.high ? xs.low + 1 : xs.high),
-      make_axis(ys, 6, chart.log2_y, chart.y_low, chart.y_high), names_of(chart.series));
+      make_axis(ys, 6, chart.log2_y, chart.y_low, chart.y_high), names_of(chart.series), !chart.bands.empty());
   const Axis& x = frame.x;
 
   std::vector<Band> bands = chart.bands;
@@ -259,7 +259,7 @@ std::string to_svg(const BarChart& chart) {
     }
   }
   const Frame frame({{-0.5, std::max(static_cast<double>(groups), 1.0) - 0.5}, 1},
-                    make_axis(ys, 6, false, 0.0, chart.y_high), names_of(chart.series));
+                    make_axis(ys, 6, false, 0.0, chart.y_high), names_of(chart.series), !chart.bands.empty());
   std::string out = frame.open(chart.title) + frame.bands(chart.bands) + frame.y_grid(false);
   for (size_t g = 0; g < groups; ++g)
     if (!chart.groups[g].empty()) out += frame.x_tick(static_cast<double>(g), escape_html(chart.groups[g]));
