@@ -33,12 +33,15 @@ std::string gemm_label(const Request& request, int64_t m, int64_t n, int64_t k, 
   const Tensor bias = linear ? operand({n}, DType::F32) : Tensor();
   const auto engine = kernels::cuda::gemm_engine(a, false, b, linear, bias, c);
   const int64_t piece = piece_of(dtype), row = k % piece != 0 ? k : n;
-  std::string why = "cuBLASLt's choice for this shape";
+  std::string unaligned;
   if (odd)
-    why = fmt::format("operands start {} bytes past what is aligned to 16", size_of(dtype));
+    unaligned = fmt::format("operands start {} bytes past what is aligned to 16", size_of(dtype));
   else if (row % piece != 0)
-    why = fmt::format("rows of {} elements are no multiple of {}", row, piece);
-  return with_reason(request, engine.name, engine.tensor_cores, why);
+    unaligned = fmt::format("rows of {} elements are no multiple of {}", row, piece);
+  if (request.precision != Precision::Fp32 && engine.tensor_cores && !unaligned.empty())
+    return engine.name + " | unaligned: " + unaligned;
+  return with_reason(request, engine.name, engine.tensor_cores,
+                     unaligned.empty() ? "cuBLASLt's choice for this shape" : unaligned);
 }
 
 std::string conv_label(const Request& request, const Convolution& c, ConvKind kind) {
