@@ -270,6 +270,12 @@ TEST_P(Programs, WritesMetricsReportAndCommand) {
   EXPECT_TRUE(fs::exists(out / "last.ckpt"));
 }
 
+TEST_P(Programs, AFlagStandsAboveItsRecipe) {
+  const Words plain = tiny({"--recipe", "plain", "--stop-after", "1"});
+  EXPECT_NE(train(plain).out.find("7x7 stem"), std::string::npos);
+  EXPECT_NE(train(plain + Words{"--stem", "cifar"}).out.find("3x3 stem"), std::string::npos);
+}
+
 TEST_P(Programs, CompareTrainsEachPrecisionAndPrintsTheTable) {
   const Result r =
       train(tiny({"--epochs", "2", "--compare", "fp32,fp16", "--init-scale", "128", "--out", "out", "--save", "c"}));

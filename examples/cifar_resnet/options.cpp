@@ -20,7 +20,7 @@ constexpr double kMostEpochs = 100000;     // the schedule is a table of all ste
 
 // The values as they are typed; an empty one was not given.
 struct Flags {
-  std::string data, device = "auto", precision, stem = "cifar", loss_scale = "dynamic", compare;
+  std::string data, device = "auto", precision, stem, loss_scale = "dynamic", compare;
   std::optional<double> width, lr, momentum, weight_decay, warmup;
   std::optional<int64_t> epochs, batch;
   std::optional<std::string> augment, normalize;
@@ -112,8 +112,8 @@ void declare(CLI::App& app, Flags& f) {
       ->check(one_of({"18", "34", "50", "101", "152"}));
   add("--width", f.width, "X", "multiplies all channel counts; default: 1 on a GPU, 0.25 on the CPU")
       ->check(range(0, 16, false, true));
-  add("--stem", f.stem, "NAME", "cifar: 3x3, imagenet: 7x7 with stride 2 and pooling")
-      ->capture_default_str()
+  add("--stem", f.stem, "NAME",
+      "cifar: 3x3, imagenet: 7x7 with stride 2 and pooling; default: cifar, with --recipe plain imagenet")
       ->check(one_of({"cifar", "imagenet"}));
 
   group = "Where, and in which precision";
@@ -238,7 +238,7 @@ Options resolve(const Flags& f) {
   const bool cpu = o.device.is_cpu(), small = cpu && is_synthetic(o.data);
   o.precision = f.precision.empty() ? (cpu ? Precision::FP32 : Precision::FP16) : precision_from_name(f.precision);
   o.width = f.width.value_or(cpu ? 0.25 : 1.0);
-  o.stem = f.stem == "imagenet" || plain ? nn::Stem::ImageNet : nn::Stem::Cifar;
+  o.stem = f.stem == "imagenet" || (f.stem.empty() && plain) ? nn::Stem::ImageNet : nn::Stem::Cifar;
   o.epochs = f.epochs.value_or(plain ? 100 : small ? 5 : 30);
   o.batch = f.batch.value_or(cpu ? 64 : 256);
   o.lr = f.lr.value_or(0.1);
