@@ -79,6 +79,11 @@ CLI::Validator count(double high = kNoLimit) { return range(1, high, true); }
 CLI::Validator at_least_zero() { return range(0, kNoLimit, false); }
 CLI::Validator share() { return range(0, 1, false); }
 
+// An empty value is most often a shell variable that was not set.
+CLI::Validator not_empty() {
+  return {[](std::string& text) { return text.empty() ? std::string("the value is empty") : std::string(); }, ""};
+}
+
 template <typename Names>
 CLI::Validator one_of(const Names& names) {
   const std::vector<std::string> all(names.begin(), names.end());
@@ -106,7 +111,8 @@ void declare(CLI::App& app, Flags& f) {
   group = "What to train";
   add("--data", f.data, "DIR",
       "folder that holds cifar-10-batches-bin (or is it), or CIFAR-100's binary files; synthetic: the built-in set, "
-      "synthetic:N: N images of it; default: ./cifar-10-batches-bin where it is, else synthetic");
+      "synthetic:N: N images of it; default: ./cifar-10-batches-bin where it is, else synthetic")
+      ->check(not_empty());
   add("--depth", o.depth, "N", "ResNet-18, 34, 50, 101 or 152")
       ->capture_default_str()
       ->check(one_of({"18", "34", "50", "101", "152"}));
@@ -120,7 +126,8 @@ void declare(CLI::App& app, Flags& f) {
   add("--device", f.device, "NAME", "auto, cpu, cuda or cuda:N")->capture_default_str();
   add("--precision", f.precision, "NAME", "fp32, tf32, fp16 or bf16; default: fp16 on a GPU, fp32 on the CPU")
       ->check(one_of(kPrecisions));
-  add("--compare", f.compare, "A,B", "train once in each of these, from one seed, and print the table: fp32,fp16");
+  add("--compare", f.compare, "A,B", "train once in each of these, from one seed, and print the table: fp32,fp16")
+      ->check(not_empty());
   add("--loss-scale", f.loss_scale, "X", "dynamic, or a fixed value (fp16 only)")->capture_default_str();
   add("--init-scale", o.init_scale, "X", "first value of the dynamic loss scale")
       ->capture_default_str()
@@ -181,14 +188,18 @@ void declare(CLI::App& app, Flags& f) {
       ->group(group)
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->check(count());
-  add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt");
-  add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out");
-  add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults");
+  add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt")
+      ->check(not_empty());
+  add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out")
+      ->check(not_empty());
+  add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults")->check(not_empty());
   add("--load", o.load, "FILE",
-      "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save");
+      "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save")
+      ->check(not_empty());
   add_flag("--eval-only", o.eval_only, "test the weights of --load or --resume; trains nothing");
   add("--export", o.export_to, "FILE",
-      "safetensors to write the weights to at the end, with torchvision's names and layouts, in FP32");
+      "safetensors to write the weights to at the end, with torchvision's names and layouts, in FP32")
+      ->check(not_empty());
   app.set_help_flag("--help", "this text")->group(group);
 }
 
