@@ -65,6 +65,7 @@ TEST_P(BadInput, Flags) {
       {{"--clip", "nan"}, {"--clip", "'nan'"}},
       {{"--warmup", "5", "--epochs", "5"}, {"--warmup 5", "5 epochs"}},
       {{"--warmup", "nan"}, {"--warmup", "'nan'"}},
+      {{"--warmup", "1", "--schedule", "one_cycle"}, {"one_cycle", "--warmup"}},
       {{"--schedule", "exp"}, {"--schedule", "cosine, step, one_cycle, constant"}},
       {{"--augment", "cutout"}, {"--augment", "crop+flip, flip, none"}},
       {{"--seed", "-1"}, {"--seed"}},

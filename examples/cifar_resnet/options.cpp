@@ -159,7 +159,8 @@ void declare(CLI::App& app, Flags& f) {
       ->check(one_of({"cosine", "step", "one_cycle", "constant"}));
   add("--schedule-epochs", o.schedule_epochs, "N", "the schedule's length where it is not that of the run")
       ->check(count(kMostEpochs));
-  add("--warmup", f.warmup, "X", "epochs of linear warm-up; default: 5, at most a fifth of the run")
+  add("--warmup", f.warmup, "X",
+      "epochs of linear warm-up; default: 5, at most a fifth of the run; one_cycle has its own")
       ->check(at_least_zero());
   add("--augment", f.augment, "NAME", "crop+flip, flip or none; default: crop+flip, with --recipe plain flip")
       ->check(one_of({"crop+flip", "flip", "none"}));
@@ -255,7 +256,9 @@ Options resolve(const Flags& f) {
   o.lr = f.lr.value_or(0.1);
   o.momentum = f.momentum.value_or(0.9);
   o.weight_decay = f.weight_decay.value_or(plain ? 0.0 : 5e-4);
-  o.warmup = f.warmup.value_or(plain ? 0.0 : std::min(5.0, static_cast<double>(o.epochs) / 5));
+  const bool own_warmup = o.schedule == "one_cycle";
+  o.warmup = f.warmup.value_or(plain || own_warmup ? 0.0 : std::min(5.0, static_cast<double>(o.epochs) / 5));
+  DEMI_CHECK(!own_warmup || o.warmup == 0, "--schedule one_cycle has a warm-up of its own: leave out --warmup");
   if (plain && o.schedule_epochs == 0) o.schedule_epochs = 200;
   o.augment = f.augment.value_or(plain ? "flip" : "crop+flip");
   o.normalize = f.normalize.value_or(plain ? "half" : "cifar");
