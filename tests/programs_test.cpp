@@ -284,7 +284,7 @@ TEST_P(Programs, CompareTrainsEachPrecisionAndPrintsTheTable) {
   const Result r =
       train(tiny({"--epochs", "2", "--compare", "fp32,fp16", "--init-scale", "128", "--out", "out", "--save", "c"}));
   for (const char* part : {"\nfp32\n", "\nfp16\n", "|    fp32 |    fp16 | fp16 against fp32 |", "seconds an epoch",
-                           "peak memory", "test accuracy"})
+                           "peak memory", "test accuracy", "report.html, fp32/metrics.jsonl, fp16/metrics.jsonl\n"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " in " << r.out;
   for (const char* name : {"fp32", "fp16"}) {
     EXPECT_EQ(metrics(work_ / "out" / name).size(), 2u);

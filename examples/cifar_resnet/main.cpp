@@ -113,7 +113,9 @@ int run(int argc, char** argv) {
     write_report(std::filesystem::path(options.out) / "report.html",
                  "ResNet-" + std::to_string(options.depth) + " on " + source.name(), command, facts, runs);
     write_charts(options.out, runs);
-    fmt::print("results in {}: report.html, metrics.jsonl\n", options.out);
+    fmt::print("results in {}: report.html", options.out);
+    for (const Run& one : runs) fmt::print(", {}metrics.jsonl", options.compare.empty() ? "" : one.name + "/");
+    fmt::print("\n");
   }
   return whole ? 0 : 128 + interrupted;
 }

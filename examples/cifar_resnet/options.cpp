@@ -189,7 +189,9 @@ void declare(CLI::App& app, Flags& f) {
       ->group(group)
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->check(count());
-  add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt")
+  add("--out", o.out, "DIR",
+      "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt; with --compare "
+      "metrics.jsonl and last.ckpt lie in it in a folder a precision")
       ->check(not_empty());
   add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out")
       ->check(not_empty());
