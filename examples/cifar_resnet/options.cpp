@@ -111,7 +111,7 @@ void declare(CLI::App& app, Flags& f) {
   group = "What to train";
   add("--data", f.data, "DIR",
       "folder that holds cifar-10-batches-bin (or is it), or CIFAR-100's binary files; synthetic: the built-in set, "
-      "synthetic:N: N images of it; default: ./cifar-10-batches-bin where it is, else synthetic")
+      "synthetic:N: N images of it; default: cifar-10-batches-bin where it lies here or in data/, else synthetic")
       ->check(not_empty());
   add("--depth", o.depth, "N", "ResNet-18, 34, 50, 101 or 152")
       ->capture_default_str()
