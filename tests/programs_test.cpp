@@ -21,6 +21,9 @@ TEST_P(BadInput, Flags) {
       {{"--epoch", "3"}, {"unknown flag --epoch", "did you mean --epochs", "--help"}},
       {{"--epoch=3"}, {"unknown flag --epoch", "did you mean --epochs"}},
       {{"extra"}, {"unknown argument extra", "--help"}},
+      {{"--data", ""}, {"--data", "the value is empty"}},
+      {{"--compare", ""}, {"--compare", "the value is empty"}},
+      {{"--resume", ""}, {"--resume", "the value is empty"}},
       {{"--batch"}, {"--batch"}},
       {{"--batch", "0"}, {"--batch", "'0'", "at least 1"}},
       {{"--batch", "-3"}, {"--batch", "'-3'", "at least 1"}},
@@ -62,6 +65,7 @@ TEST_P(BadInput, Flags) {
       {{"--clip", "nan"}, {"--clip", "'nan'"}},
       {{"--warmup", "5", "--epochs", "5"}, {"--warmup 5", "5 epochs"}},
       {{"--warmup", "nan"}, {"--warmup", "'nan'"}},
+      {{"--warmup", "1", "--schedule", "one_cycle"}, {"one_cycle", "--warmup"}},
       {{"--schedule", "exp"}, {"--schedule", "cosine, step, one_cycle, constant"}},
       {{"--augment", "cutout"}, {"--augment", "crop+flip, flip, none"}},
       {{"--seed", "-1"}, {"--seed"}},
@@ -270,11 +274,17 @@ TEST_P(Programs, WritesMetricsReportAndCommand) {
   EXPECT_TRUE(fs::exists(out / "last.ckpt"));
 }
 
+TEST_P(Programs, AFlagStandsAboveItsRecipe) {
+  const Words plain = tiny({"--recipe", "plain", "--stop-after", "1"});
+  EXPECT_NE(train(plain).out.find("7x7 stem"), std::string::npos);
+  EXPECT_NE(train(plain + Words{"--stem", "cifar"}).out.find("3x3 stem"), std::string::npos);
+}
+
 TEST_P(Programs, CompareTrainsEachPrecisionAndPrintsTheTable) {
   const Result r =
       train(tiny({"--epochs", "2", "--compare", "fp32,fp16", "--init-scale", "128", "--out", "out", "--save", "c"}));
   for (const char* part : {"\nfp32\n", "\nfp16\n", "|    fp32 |    fp16 | fp16 against fp32 |", "seconds an epoch",
-                           "peak memory", "test accuracy"})
+                           "peak memory", "test accuracy", "report.html, fp32/metrics.jsonl, fp16/metrics.jsonl\n"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " in " << r.out;
   for (const char* name : {"fp32", "fp16"}) {
     EXPECT_EQ(metrics(work_ / "out" / name).size(), 2u);

@@ -30,9 +30,10 @@ void describe(const Options& o, const data::Source& source, int64_t parameters) 
   fmt::print("device     {} ({}), precision {}{}\n", o.device, device, name_of(o.precision),
              off ? ", which DEMI_AMP=0 turns into fp32" : "");
   if (o.eval_only) return;
-  fmt::print("recipe     {} epochs, batch {}{}, lr {} {} with {} epochs of warm-up, weight decay {}, {}, seed {}\n",
-             o.epochs, o.batch, o.accumulate > 1 ? fmt::format(" x {}", o.accumulate) : "", o.lr, o.schedule, o.warmup,
-             o.weight_decay, o.augment, o.seed);
+  fmt::print("recipe     {} epochs, batch {}{}, lr {} {}{}, weight decay {}, {}, seed {}\n", o.epochs, o.batch,
+             o.accumulate > 1 ? fmt::format(" x {}", o.accumulate) : "", o.lr, o.schedule,
+             o.warmup > 0 ? fmt::format(" with {} epochs of warm-up", o.warmup) : "", o.weight_decay, o.augment,
+             o.seed);
 }
 
 // The options of each training: one, or with --compare one a precision, each with its own files.
@@ -112,7 +113,9 @@ int run(int argc, char** argv) {
     write_report(std::filesystem::path(options.out) / "report.html",
                  "ResNet-" + std::to_string(options.depth) + " on " + source.name(), command, facts, runs);
     write_charts(options.out, runs);
-    fmt::print("results in {}: report.html, metrics.jsonl\n", options.out);
+    fmt::print("results in {}: report.html", options.out);
+    for (const Run& one : runs) fmt::print(", {}metrics.jsonl", options.compare.empty() ? "" : one.name + "/");
+    fmt::print("\n");
   }
   return whole ? 0 : 128 + interrupted;
 }

@@ -20,7 +20,7 @@ constexpr double kMostEpochs = 100000;     // the schedule is a table of all ste
 
 // The values as they are typed; an empty one was not given.
 struct Flags {
-  std::string data, device = "auto", precision, stem = "cifar", loss_scale = "dynamic", compare;
+  std::string data, device = "auto", precision, stem, loss_scale = "dynamic", compare;
   std::optional<double> width, lr, momentum, weight_decay, warmup;
   std::optional<int64_t> epochs, batch;
   std::optional<std::string> augment, normalize;
@@ -79,6 +79,11 @@ CLI::Validator count(double high = kNoLimit) { return range(1, high, true); }
 CLI::Validator at_least_zero() { return range(0, kNoLimit, false); }
 CLI::Validator share() { return range(0, 1, false); }
 
+// An empty value is most often a shell variable that was not set.
+CLI::Validator not_empty() {
+  return {[](std::string& text) { return text.empty() ? std::string("the value is empty") : std::string(); }, ""};
+}
+
 template <typename Names>
 CLI::Validator one_of(const Names& names) {
   const std::vector<std::string> all(names.begin(), names.end());
@@ -106,21 +111,23 @@ void declare(CLI::App& app, Flags& f) {
   group = "What to train";
   add("--data", f.data, "DIR",
       "folder that holds cifar-10-batches-bin (or is it), or CIFAR-100's binary files; synthetic: the built-in set, "
-      "synthetic:N: N images of it; default: ./cifar-10-batches-bin where it is, else synthetic");
+      "synthetic:N: N images of it; default: cifar-10-batches-bin where it lies here or in data/, else synthetic")
+      ->check(not_empty());
   add("--depth", o.depth, "N", "ResNet-18, 34, 50, 101 or 152")
       ->capture_default_str()
       ->check(one_of({"18", "34", "50", "101", "152"}));
   add("--width", f.width, "X", "multiplies all channel counts; default: 1 on a GPU, 0.25 on the CPU")
       ->check(range(0, 16, false, true));
-  add("--stem", f.stem, "NAME", "cifar: 3x3, imagenet: 7x7 with stride 2 and pooling")
-      ->capture_default_str()
+  add("--stem", f.stem, "NAME",
+      "cifar: 3x3, imagenet: 7x7 with stride 2 and pooling; default: cifar, with --recipe plain imagenet")
       ->check(one_of({"cifar", "imagenet"}));
 
   group = "Where, and in which precision";
   add("--device", f.device, "NAME", "auto, cpu, cuda or cuda:N")->capture_default_str();
   add("--precision", f.precision, "NAME", "fp32, tf32, fp16 or bf16; default: fp16 on a GPU, fp32 on the CPU")
       ->check(one_of(kPrecisions));
-  add("--compare", f.compare, "A,B", "train once in each of these, from one seed, and print the table: fp32,fp16");
+  add("--compare", f.compare, "A,B", "train once in each of these, from one seed, and print the table: fp32,fp16")
+      ->check(not_empty());
   add("--loss-scale", f.loss_scale, "X", "dynamic, or a fixed value (fp16 only)")->capture_default_str();
   add("--init-scale", o.init_scale, "X", "first value of the dynamic loss scale")
       ->capture_default_str()
@@ -152,7 +159,8 @@ void declare(CLI::App& app, Flags& f) {
       ->check(one_of({"cosine", "step", "one_cycle", "constant"}));
   add("--schedule-epochs", o.schedule_epochs, "N", "the schedule's length where it is not that of the run")
       ->check(count(kMostEpochs));
-  add("--warmup", f.warmup, "X", "epochs of linear warm-up; default: 5, at most a fifth of the run")
+  add("--warmup", f.warmup, "X",
+      "epochs of linear warm-up; default: 5, at most a fifth of the run; one_cycle has its own")
       ->check(at_least_zero());
   add("--augment", f.augment, "NAME", "crop+flip, flip or none; default: crop+flip, with --recipe plain flip")
       ->check(one_of({"crop+flip", "flip", "none"}));
@@ -181,14 +189,20 @@ void declare(CLI::App& app, Flags& f) {
       ->group(group)
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->check(count());
-  add("--out", o.out, "DIR", "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt");
-  add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out");
-  add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults");
+  add("--out", o.out, "DIR",
+      "folder for metrics.jsonl, report.html, curves, the exact command and last.ckpt; with --compare "
+      "metrics.jsonl and last.ckpt lie in it in a folder a precision")
+      ->check(not_empty());
+  add("--save", o.save, "FILE", "checkpoint to write at the end, on Ctrl-C and SIGTERM; default: last.ckpt in --out")
+      ->check(not_empty());
+  add("--resume", o.resume, "FILE", "checkpoint to go on from; its flags are the defaults")->check(not_empty());
   add("--load", o.load, "FILE",
-      "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save");
+      "weights to start from: safetensors with torchvision's names and layouts, or a checkpoint of --save")
+      ->check(not_empty());
   add_flag("--eval-only", o.eval_only, "test the weights of --load or --resume; trains nothing");
   add("--export", o.export_to, "FILE",
-      "safetensors to write the weights to at the end, with torchvision's names and layouts, in FP32");
+      "safetensors to write the weights to at the end, with torchvision's names and layouts, in FP32")
+      ->check(not_empty());
   app.set_help_flag("--help", "this text")->group(group);
 }
 
@@ -238,13 +252,15 @@ Options resolve(const Flags& f) {
   const bool cpu = o.device.is_cpu(), small = cpu && is_synthetic(o.data);
   o.precision = f.precision.empty() ? (cpu ? Precision::FP32 : Precision::FP16) : precision_from_name(f.precision);
   o.width = f.width.value_or(cpu ? 0.25 : 1.0);
-  o.stem = f.stem == "imagenet" || plain ? nn::Stem::ImageNet : nn::Stem::Cifar;
+  o.stem = f.stem == "imagenet" || (f.stem.empty() && plain) ? nn::Stem::ImageNet : nn::Stem::Cifar;
   o.epochs = f.epochs.value_or(plain ? 100 : small ? 5 : 30);
   o.batch = f.batch.value_or(cpu ? 64 : 256);
   o.lr = f.lr.value_or(0.1);
   o.momentum = f.momentum.value_or(0.9);
   o.weight_decay = f.weight_decay.value_or(plain ? 0.0 : 5e-4);
-  o.warmup = f.warmup.value_or(plain ? 0.0 : std::min(5.0, static_cast<double>(o.epochs) / 5));
+  const bool own_warmup = o.schedule == "one_cycle";
+  o.warmup = f.warmup.value_or(plain || own_warmup ? 0.0 : std::min(5.0, static_cast<double>(o.epochs) / 5));
+  DEMI_CHECK(!own_warmup || o.warmup == 0, "--schedule one_cycle has a warm-up of its own: leave out --warmup");
   if (plain && o.schedule_epochs == 0) o.schedule_epochs = 200;
   o.augment = f.augment.value_or(plain ? "flip" : "crop+flip");
   o.normalize = f.normalize.value_or(plain ? "half" : "cifar");
