@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "demi/core/memory.h"
 #include "demi/kernels/fill.h"
 #include "demi/nn/functional/arithmetic.h"
 #include "training.h"
@@ -36,6 +37,35 @@ TEST_P(TrainingStep, HalfPrecisionFollowsFp32) {
     half.step();
     EXPECT_NEAR(half.loss.item<float>(), full.loss.item<float>(), 0.05f * full.loss.item<float>()) << "step " << i;
   }
+}
+
+// The allocator's free memory, filled with one byte: what is allocated next holds it.
+void fill_free_memory(Device device, int byte) {
+  memory::release_cached(device);
+  std::vector<Tensor> blocks;  // one for what is large, and what small tensors come from
+  for (int i = 0; i < 65; ++i) {
+    const int64_t mib = i > 0 ? 1 : device.is_cuda() ? 1024 : 256;
+    blocks.push_back(Tensor::empty({mib << 20}, DType::U8, device));
+    kernels::fill(blocks.back(), byte);
+  }
+}
+
+// Nothing reads memory that nobody wrote: zeros or NaN (all bits set, in each dtype) beneath make no difference.
+TEST_P(TrainingStep, BitsDoNotDependOnWhatFreshMemoryHeld) {
+  set_deterministic(true);
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    std::map<std::string, std::vector<double>> after[2];
+    for (const int byte : {0, 255}) {
+      fill_free_memory(device(), byte);
+      Training t(device(), dtype);
+      const size_t held = memory::statistics(device()).reserved;
+      for (int i = 0; i < 4; ++i) t.step();
+      EXPECT_EQ(memory::statistics(device()).reserved, held) << "some memory did not come from what was filled";
+      after[byte / 255] = t.everything();
+    }
+    EXPECT_EQ(after[0], after[1]) << name_of(dtype);
+  }
+  set_deterministic(false);
 }
 
 // A skipped step leaves no trace: weights, momentum, counters, learning rate and running statistics keep their bits.
