@@ -1,14 +1,13 @@
 #include "demi/examples/cifar_resnet/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "demi/examples/cifar_resnet/command_line.h"
 #include "demi/nn/checkpoint.h"
 
 namespace demi::examples {
@@ -26,76 +25,6 @@ struct Flags {
   std::optional<std::string> augment, normalize;
   Options rest;
 };
-
-// The help in two columns: name and value, then what it does, broken at 100 characters.
-class Help : public CLI::Formatter {
- public:
-  std::string make_option(const CLI::Option* option, bool) const override {
-    constexpr size_t kColumn = 27, kWidth = 100;
-    std::string line = "  " + option->get_name();
-    // Checks write their rule behind the value's name; the description says it better.
-    if (option->get_type_size() > 0) line += " " + option->get_type_name().substr(0, option->get_type_name().find(':'));
-    std::string text = option->get_description();
-    if (!option->get_default_str().empty()) text += " [" + option->get_default_str() + "]";
-    std::string out;
-    for (const std::string& word : CLI::detail::split(text, ' ')) {
-      if (line.size() < kColumn) line.append(kColumn - line.size(), ' ');
-      if (line.size() + 1 + word.size() > kWidth) {
-        out += line + "\n";
-        line.assign(kColumn, ' ');
-      }
-      line += " " + word;
-    }
-    return out + line + "\n";
-  }
-  std::string make_usage(const CLI::App*, std::string name) const override {
-    return "\nUsage: " + name + " [flags]\n\n";
-  }
-  std::string make_group(std::string name, bool positional, std::vector<const CLI::Option*> options) const override {
-    std::string out = name + ":\n";
-    for (const CLI::Option* option : options) out += make_option(option, positional);
-    return out;
-  }
-};
-
-// Numbers from low to high, NaN not among them. (CLI11's own ranges let it through.)
-CLI::Validator range(double low, double high, bool whole, bool above = false) {
-  std::string rule = fmt::format("a {}number ", whole ? "whole " : "");
-  rule += std::isinf(high) ? fmt::format("{} {}", above ? "above" : "of at least", low)
-          : above          ? fmt::format("above {} and at most {}", low, high)
-                           : fmt::format("from {} to {}", low, high);
-  return {[=](std::string& text) {
-            double value = 0;
-            int64_t integer = 0;
-            const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value <= high &&
-                              (above ? value > low : value >= low) &&
-                              (!whole || (std::abs(value) < 0x1p62 && CLI::detail::lexical_cast(text, integer)));
-            return good ? std::string() : fmt::format("'{}' is not {}", text, rule);
-          },
-          ""};
-}
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-CLI::Validator count(double high = kNoLimit) { return range(1, high, true); }
-CLI::Validator at_least_zero() { return range(0, kNoLimit, false); }
-CLI::Validator share() { return range(0, 1, false); }
-
-// An empty value is most often a shell variable that was not set.
-CLI::Validator not_empty() {
-  return {[](std::string& text) { return text.empty() ? std::string("the value is empty") : std::string(); }, ""};
-}
-
-template <typename Names>
-CLI::Validator one_of(const Names& names) {
-  const std::vector<std::string> all(names.begin(), names.end());
-  return {[all](std::string& text) {
-            if (std::find(all.begin(), all.end(), text) != all.end()) return std::string();
-            return fmt::format("'{}' is none of {}", text, CLI::detail::join(all, ", "));
-          },
-          ""};
-}
-CLI::Validator one_of(std::initializer_list<const char*> names) {
-  return one_of(std::vector<std::string>(names.begin(), names.end()));
-}
 
 void declare(CLI::App& app, Flags& f) {
   Options& o = f.rest;
@@ -125,7 +54,7 @@ void declare(CLI::App& app, Flags& f) {
   group = "Where, and in which precision";
   add("--device", f.device, "NAME", "auto, cpu, cuda or cuda:N")->capture_default_str();
   add("--precision", f.precision, "NAME", "fp32, tf32, fp16 or bf16; default: fp16 on a GPU, fp32 on the CPU")
-      ->check(one_of(kPrecisions));
+      ->check(one_of({kPrecisions.begin(), kPrecisions.end()}));
   add("--compare", f.compare, "A,B", "train once in each of these, from one seed, and print the table: fp32,fp16")
       ->check(not_empty());
   add("--loss-scale", f.loss_scale, "X", "dynamic, or a fixed value (fp16 only)")->capture_default_str();
@@ -284,20 +213,6 @@ Options resolve(const Flags& f) {
   DEMI_CHECK(o.compare.empty() || o.resume.empty(), "--resume goes on with one training: leave out --compare");
   check_weights(o);
   return o;
-}
-
-// Names the flag that nothing takes (CLI11 lists all that is left, from the back), and the one that was meant, if one
-// begins alike.
-std::string unknown_argument(const CLI::App& app) {
-  const std::vector<std::string> left = app.remaining();
-  const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& s) { return s.starts_with("-"); });
-  if (flag == left.end()) return fmt::format("unknown argument {}", left.back());
-  const std::string name = flag->substr(0, flag->find('='));
-  for (const CLI::Option* option : app.get_options())
-    if (const std::string known = option->get_name();
-        name.size() > 3 && (known.starts_with(name) || name.starts_with(known)))
-      return fmt::format("unknown flag {}; did you mean {}", name, known);
-  return fmt::format("unknown flag {}", name);
 }
 
 }  // namespace
