@@ -20,6 +20,8 @@ TEST_P(BadInput, Flags) {
       {{"--nope"}, {"unknown flag --nope", "--help"}},
       {{"--epoch", "3"}, {"unknown flag --epoch", "did you mean --epochs", "--help"}},
       {{"--epoch=3"}, {"unknown flag --epoch", "did you mean --epochs"}},
+      {{"--momentun", "0.9"}, {"unknown flag --momentun", "did you mean --momentum;"}},
+      {{"--labels=1"}, {"unknown flag --labels", "did you mean --label-smoothing;"}},
       {{"extra"}, {"unknown argument extra", "--help"}},
       {{"--data", ""}, {"--data", "the value is empty"}},
       {{"--compare", ""}, {"--compare", "the value is empty"}},

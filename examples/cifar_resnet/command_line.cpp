@@ -67,11 +67,15 @@ std::string unknown_argument(const CLI::App& app) {
   const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& s) { return s.starts_with("-"); });
   if (flag == left.end()) return fmt::format("unknown argument {}", left.back());
   const std::string name = flag->substr(0, flag->find('='));
-  for (const CLI::Option* option : app.get_options())
-    if (const std::string known = option->get_name();
-        name.size() > 3 && (known.starts_with(name) || name.starts_with(known)))
-      return fmt::format("unknown flag {}; did you mean {}", name, known);
-  return fmt::format("unknown flag {}", name);
+  std::string meant;
+  size_t alike = 4;  // two dashes and two letters say too little
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string known = option->get_name();
+    const auto end = std::mismatch(name.begin(), name.end(), known.begin(), known.end()).first;
+    const auto length = static_cast<size_t>(end - name.begin());
+    if (length > alike) meant = known, alike = length;
+  }
+  return fmt::format("unknown flag {}{}", name, meant.empty() ? "" : "; did you mean " + meant);
 }
 
 }  // namespace demi::examples

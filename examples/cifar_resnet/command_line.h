@@ -30,8 +30,8 @@ CLI::Validator not_empty();
 
 CLI::Validator one_of(std::vector<std::string> names);
 
-// Names the flag that nothing takes (CLI11 lists all that is left, from the back), and the one that was meant, if one
-// begins alike.
+// Names the flag that nothing takes (CLI11 lists all that is left, from the back), and the known one that begins most
+// alike.
 std::string unknown_argument(const CLI::App& app);
 
 }  // namespace demi::examples
